@@ -108,7 +108,6 @@ static struct planner_options options(const struct costs *p, const struct asked 
                                 .width = repeats ? 1 : 0,
                                 .shard = t->shard,
                                 .fill = !a->unfilled,
-                                .scratch = FILL_UNDERWAY,
                                 .group = FILL_GROUP,
                                 .estimate = a->estimate};
     if (t->accumulate > 0)
@@ -153,13 +152,12 @@ static void show_device(const struct costs *share, const struct planner_candidat
                         FILE *out)
 {
     char all[STR_HUMAN_MAX], slots[STR_HUMAN_MAX], weights[STR_HUMAN_MAX], scratch[STR_HUMAN_MAX];
-    char model[STR_HUMAN_MAX], buffers[STR_HUMAN_MAX];
-    const struct schedule_memory m = schedule_memory(share, &c->plan, &c->schedule, d);
-    (void)fprintf(out, "  %s: %s, of which %s model and optimiser, %s slots, %s buffers",
-                  share->devices[d].name,
-                  str_human_bytes(schedule_bytes(share, &c->plan, &c->schedule, d), all),
+    char model[STR_HUMAN_MAX], beside[STR_HUMAN_MAX];
+    const struct plan_memory m = plan_memory(share, &c->plan, d);
+    (void)fprintf(out, "  %s: %s, of which %s model and optimiser, %s slots, %s beside them",
+                  share->devices[d].name, str_human_bytes(plan_bytes(share, &c->plan, d), all),
                   str_human_bytes(m.model, model), str_human_bytes(m.slots, slots),
-                  str_human_bytes(m.buffers, buffers));
+                  str_human_bytes(m.beside, beside));
     if (share->n_frozen > 0 && c->plan.bare[d])
         (void)fprintf(out, "; no room for the frozen networks: others encode");
     else if (share->n_frozen > 0)
@@ -193,7 +191,16 @@ static void show(const struct costs *p, const struct planner_options *opt,
     show_devices(p, &r->of[r->chosen], out);
 }
 
-/* ---- streamed frozen networks ---- */
+/* ---- frozen networks that run before the step ---- */
+
+/* Takes the frozen networks out: so many bytes of them lie where a chain begins. */
+static void leave_out(struct costs *p, uint64_t bytes)
+{
+    for (int c = 0; c < p->n_chains; c++)
+        p->chains[c].layers[0].weight_bytes += bytes;
+    for (; p->n_frozen > 0; p->n_frozen--)
+        mem_free(p->frozen[p->n_frozen - 1].layers);
+}
 
 /* The slowest way from the host's memory to a device; 0: a device has none. */
 static double host_rate(const struct costs *p)
@@ -225,19 +232,6 @@ static uint64_t streamed_bytes(const struct costs *p, int samples)
     return sum;
 }
 
-/* The plan without the frozen networks, on devices that leave room for streaming them. */
-static int search_streamed(const struct costs *p, const struct planner_options *opt,
-                           struct costs *ret, struct planner_result *result, struct err *err)
-{
-    const int each = (opt->samples + p->n_devices - 1) / p->n_devices;
-    const uint64_t need = streamed_bytes(p, each);
-    *ret = *p;
-    ret->n_frozen = 0;
-    for (int d = 0; d < p->n_devices; d++)
-        ret->devices[d].memory -= need < ret->devices[d].memory ? need : ret->devices[d].memory;
-    return planner_search(ret, opt, result, err);
-}
-
 static void show_streamed(const struct costs *p, const struct planner_options *opt,
                           const struct pipe_plan *plan, FILE *out)
 {
@@ -265,6 +259,23 @@ static void show_streamed(const struct costs *p, const struct planner_options *o
         seconds, copies);
 }
 
+static void show_all(const struct asked *asked, const struct costs *p, const struct costs *costs,
+                     const struct planner_options *opt, const struct planner_result *r,
+                     bool streams, FILE *out)
+{
+    if (asked->batch != asked->train.batch)
+        (void)fprintf(out, "The experts share train.batch (%d): each has %d samples a step.\n",
+                      asked->train.batch, asked->batch);
+    show(costs, opt, r, out);
+    if (streams)
+        show_streamed(p, opt, &r->of[r->chosen].plan, out);
+    else if (costs->n_frozen < p->n_frozen)
+        (void)fprintf(out,
+                      "%s stage runs the frozen networks before each step (%s); the time that they "
+                      "take is not counted here.\n",
+                      asked->chains > 1 ? "Each chain's first" : "The first", asked->unfilled);
+}
+
 int show_plan_check(const char *job_path, struct err *err)
 {
     struct asked asked;
@@ -276,34 +287,30 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
 {
     struct asked asked = {0};
     struct planner_result result;
-    struct costs costs = *p;
+    struct costs costs;
     int rc = read_asked(job_path, &asked, err);
     if (rc == 0)
         rc = check_model(&asked, p, name, err);
     if (rc < 0)
         return rc;
-    if (asked.unfilled)
-        costs.n_frozen = 0; /* the first stage encodes before the step */
-    const struct planner_options opt = options(&costs, &asked);
+    const struct planner_options opt = options(p, &asked);
+    const bool frozen = p->n_frozen > 0, apart = frozen && asked.unfilled;
+    if (costs_copy(p, &costs) < 0)
+        return err_set(err, -ENOMEM, "no memory to plan");
+    if (apart)
+        leave_out(&costs, frozen_networks_bytes(p, 0));
     rc = planner_search(&costs, &opt, &result, err);
-    const bool streams = rc == -ENOMEM && costs.n_frozen > 0 && host_rate(p) > 0;
-    if (streams)
-        rc = search_streamed(p, &opt, &costs, &result, err);
-    if (rc < 0)
-        return rc;
-    if (asked.batch != asked.train.batch)
-        (void)fprintf(out, "The experts share train.batch (%d): each has %d samples a step.\n",
-                      asked.train.batch, asked.batch);
-    show(&costs, &opt, &result, out);
-    if (streams)
-        show_streamed(p, &opt, &result.of[result.chosen].plan, out);
-    else if (costs.n_frozen < p->n_frozen)
-        (void)fprintf(out,
-                      "%s stage runs the frozen networks before each step (%s); what they take is "
-                      "not counted here.\n",
-                      asked.chains > 1 ? "Each chain's first" : "The first", asked.unfilled);
-    planner_release(&result);
-    return 0;
+    const bool streams = rc == -ENOMEM && frozen && !apart && host_rate(p) > 0;
+    if (streams) {
+        leave_out(&costs, streamed_bytes(p, pipe_most(opt.samples, p->n_devices)));
+        rc = planner_search(&costs, &opt, &result, err);
+    }
+    if (rc == 0) {
+        show_all(&asked, p, &costs, &opt, &result, streams, out);
+        planner_release(&result);
+    }
+    costs_release(&costs);
+    return rc;
 }
 
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)

@@ -221,7 +221,6 @@ static struct planner_options planner_asked(const struct costs *costs,
                                                        : PLANNER_BIT(PIPE_DATA),
                                     .shard = opt->shard,
                                     .fill = true,
-                                    .scratch = FILL_UNDERWAY,
                                     .group = FILL_GROUP,
                                     .estimate = opt->self_condition};
 }

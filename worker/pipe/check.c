@@ -9,16 +9,20 @@ struct checker {
 
 /* ---- memory ---- */
 
-uint64_t frozen_network_bytes(const struct costs *p, int frozen, int samples)
+uint64_t frozen_networks_bytes(const struct costs *p, int samples)
 {
-    const struct costs_frozen *f = &p->frozen[frozen];
-    uint64_t weights = 0, scratch = 0;
-    for (int l = 0; l < f->n; l++) {
-        weights += f->layers[l].weight_bytes;
-        if (f->layers[l].scratch_bytes > scratch)
-            scratch = f->layers[l].scratch_bytes;
+    uint64_t sum = 0;
+    for (int k = 0; k < p->n_frozen; k++) {
+        const struct costs_frozen *f = &p->frozen[k];
+        uint64_t scratch = 0;
+        for (int l = 0; l < f->n; l++) {
+            sum += f->layers[l].weight_bytes;
+            if (f->layers[l].scratch_bytes > scratch)
+                scratch = f->layers[l].scratch_bytes;
+        }
+        sum += scratch * (uint64_t)samples;
     }
-    return weights + scratch * (uint64_t)samples;
+    return sum;
 }
 
 static bool has(const struct pipe_stage *s, int d)
@@ -26,71 +30,66 @@ static bool has(const struct pipe_stage *s, int d)
     return d >= s->device && d < s->device + s->devices;
 }
 
-static void add_plan(const struct costs *p, const struct pipe_plan *plan, int d,
-                     struct schedule_memory *m)
+/* The samples of a copy's step, with data parallelism of a device's. */
+static int load_of(const struct pipe_plan *plan, int chain, int samples)
 {
+    const struct pipe_cut *cut = &plan->cuts[chain];
+    return cut->micros * (plan->order == PIPE_DATA ? samples : cut->samples);
+}
+
+static void add_stage(const struct costs *p, const struct pipe_plan *plan, int d, int chain, int i,
+                      struct plan_memory *m)
+{
+    const struct pipe_stage *s = &plan->cuts[chain].stages[i];
+    const struct pipe_cost cost = pipe_stage_cost(p, plan, chain, i);
+    const int samples = pipe_most(plan->cuts[chain].samples, s->devices);
+    const struct pipe_part part = {.chain = chain,
+                                   .from = s->from,
+                                   .to = s->to,
+                                   .device = d,
+                                   .samples = samples,
+                                   .load = load_of(plan, chain, samples),
+                                   .slots = s->slots + pipe_ahead(p->devices[d].kind, plan),
+                                   .split = plan->order == PIPE_SPLIT,
+                                   .sharers = plan->shard ? s->devices * plan->copies : 1};
+    const struct pipe_bytes b = pipe_part_bytes(p, &part, &cost);
+    m->model += b.model;
+    m->slots += b.slots;
+    m->beside += b.beside;
+}
+
+struct plan_memory plan_memory(const struct costs *p, const struct pipe_plan *plan, int d)
+{
+    const int load = plan->cuts[0].micros * plan->cuts[0].samples;
+    struct plan_memory m = {.beside = pipe_common_bytes(p, d, plan->order == PIPE_DATA ? 0 : load)};
     for (int c = 0; c < plan->chains; c++)
-        for (int i = 0; i < plan->cuts[c].n; i++) {
-            const struct pipe_stage *s = &plan->cuts[c].stages[i];
-            if (!has(s, d))
-                continue;
-            const struct pipe_cost cost = pipe_stage_cost(p, plan, c, i);
-            const int sharers = plan->shard ? s->devices * plan->copies : 1;
-            const int samples = pipe_most(plan->cuts[c].samples, s->devices);
-            const uint64_t model = pipe_fixed_bytes(p, c, s->from, s->to, 0, &cost, sharers);
-            m->model += model;
-            m->buffers += pipe_fixed_bytes(p, c, s->from, s->to, samples, &cost, sharers) - model;
-            m->slots += cost.slot * (uint64_t)s->slots;
-        }
-}
-
-static uint64_t sum_of(const struct schedule_memory *m)
-{
-    return m->model + m->slots + m->buffers + m->frozen + m->scratch;
-}
-
-uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d)
-{
-    struct schedule_memory m = {0};
-    add_plan(p, plan, d, &m);
-    return sum_of(&m);
-}
-
-struct schedule_memory schedule_memory(const struct costs *p, const struct pipe_plan *plan,
-                                       const struct pipe_schedule *schedule, int d)
-{
-    struct schedule_memory m = {0};
-    add_plan(p, plan, d, &m);
-    for (int f = 0; f < p->n_frozen; f++) {
-        int now = 0, most = 0;
-        for (int i = 0; i < schedule->lists[d].n; i++) {
-            const struct pipe_instr *in = &schedule->lists[d].items[i];
-            if (in->op != PIPE_FROZEN || in->chain != f)
-                continue;
-            now += in->from == 0 ? in->count : 0;
-            most = now > most ? now : most;
-            now -= in->to == p->frozen[f].n ? in->count : 0;
-        }
-        if (most == 0)
-            continue;
-        m.frozen += frozen_network_bytes(p, f, 0);
-        m.scratch += frozen_network_bytes(p, f, most) - frozen_network_bytes(p, f, 0);
+        for (int i = 0; i < plan->cuts[c].n; i++)
+            if (has(&plan->cuts[c].stages[i], d))
+                add_stage(p, plan, d, c, i, &m);
+    if (!plan->bare[d]) {
+        m.frozen = frozen_networks_bytes(p, 0);
+        m.scratch = frozen_networks_bytes(p, FILL_UNDERWAY) - m.frozen;
     }
     return m;
 }
 
-uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
-                        const struct pipe_schedule *schedule, int d)
+uint64_t plan_trained_bytes(const struct costs *p, const struct pipe_plan *plan, int d)
 {
-    const struct schedule_memory m = schedule_memory(p, plan, schedule, d);
-    return sum_of(&m);
+    const struct plan_memory m = plan_memory(p, plan, d);
+    return m.model + m.slots + m.beside;
+}
+
+uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d)
+{
+    const struct plan_memory m = plan_memory(p, plan, d);
+    return m.model + m.slots + m.beside + m.frozen + m.scratch;
 }
 
 static int check_memory(const struct checker *c)
 {
     char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
     for (int d = 0; d < c->schedule->n_devices; d++) {
-        const uint64_t bytes = schedule_bytes(c->p, c->plan, c->schedule, d);
+        const uint64_t bytes = plan_bytes(c->p, c->plan, d);
         if (bytes > c->p->devices[d].memory)
             return err_set(c->err, -ENOMEM, "device %d (%s) needs %s and has %s", d,
                            c->p->devices[d].name, str_human_bytes(bytes, need),

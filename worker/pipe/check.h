@@ -15,23 +15,22 @@
 int schedule_check(const struct costs *p, const struct pipe_plan *plan,
                    const struct pipe_schedule *schedule, struct err *err);
 
-/* Bytes on device d: what its stages keep, all their slots, the frozen networks that its list
- * runs, and the scratch of the most samples that are in those at once. */
-uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
-                        const struct pipe_schedule *schedule, int d);
-/* The same, by use. */
-struct schedule_memory {
+/* Most samples that a device has on their way through the frozen networks. */
+#define FILL_UNDERWAY 16
+
+/* Bytes on device d, by use. */
+struct plan_memory {
     uint64_t model;   /* weights, gradients, the optimiser's state */
     uint64_t slots;   /* micro-batches in flight */
-    uint64_t buffers; /* activations and gradients that cross between stages */
-    uint64_t frozen;  /* weights of the frozen networks that it runs */
-    uint64_t scratch; /* samples on their way through them */
+    uint64_t beside;  /* the rest of training: inputs, passes, the operations' working memory */
+    uint64_t frozen;  /* weights of the frozen networks, unless it is bare */
+    uint64_t scratch; /* FILL_UNDERWAY samples on their way through them */
 };
-struct schedule_memory schedule_memory(const struct costs *p, const struct pipe_plan *plan,
-                                       const struct pipe_schedule *schedule, int d);
-/* schedule_bytes without the frozen networks. */
+struct plan_memory plan_memory(const struct costs *p, const struct pipe_plan *plan, int d);
+/* All of it; without frozen networks. */
 uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d);
-/* Weights of a frozen network, and its scratch for `samples` samples at once. */
-uint64_t frozen_network_bytes(const struct costs *p, int frozen, int samples);
+uint64_t plan_trained_bytes(const struct costs *p, const struct pipe_plan *plan, int d);
+/* Weights of all frozen networks, and their scratch for `samples` samples at once. */
+uint64_t frozen_networks_bytes(const struct costs *p, int samples);
 
 #endif

@@ -169,12 +169,19 @@ static bool grow(const struct object *o, void *items, size_t size, int n, int co
 static void get_layers(const struct object *o, const struct costs_points *sizes,
                        struct costs_chain *c)
 {
-    static const char *const known[] = {"f",           "b",
-                                        "w",           "add",
-                                        "step",        "out_bytes",
-                                        "slot_bytes",  "weight_bytes",
-                                        "state_bytes", "gradient_bytes",
-                                        "count",       NULL};
+    static const char *const known[] = {"f",
+                                        "b",
+                                        "w",
+                                        "add",
+                                        "step",
+                                        "out_bytes",
+                                        "slot_bytes",
+                                        "split_bytes",
+                                        "weight_bytes",
+                                        "state_bytes",
+                                        "gradient_bytes",
+                                        "count",
+                                        NULL};
     const json_t *list;
     const int n = get_list(o, "layers", 1, COSTS_LAYERS_MAX, &list);
     for (int i = 0; i < n && o->r->rc == 0; i++) {
@@ -183,6 +190,7 @@ static void get_layers(const struct object *o, const struct costs_points *sizes,
                                 .step = get_number(&it, "step", 0, SECONDS_MAX, 0),
                                 .out_bytes = get_bytes(&it, "out_bytes"),
                                 .slot_bytes = get_bytes(&it, "slot_bytes"),
+                                .split_bytes = get_bytes(&it, "split_bytes"),
                                 .weight_bytes = get_bytes(&it, "weight_bytes"),
                                 .state_bytes = get_bytes(&it, "state_bytes"),
                                 .gradient_bytes = get_bytes(&it, "gradient_bytes")};
@@ -216,9 +224,28 @@ static void get_frozen_layers(const struct object *o, const struct costs_points 
     }
 }
 
+static void get_beside(const struct object *o, const char *key, struct costs_beside *out)
+{
+    static const char *const known[] = {"bytes",      "sample_bytes", "load_bytes",
+                                        "slot_bytes", "split_bytes",  NULL};
+    struct object it = {.r = o->r, .json = json_object_get(o->json, key)};
+    (void)snprintf(it.where, sizeof it.where, "%.40s: %.20s", o->where, key);
+    if (!it.json)
+        return;
+    if (o->r->rc == 0 && !json_is_object(it.json))
+        o->r->rc =
+            err_set(o->r->err, -ERR_CONFIG, "%s: %s must be an object", o->r->name, it.where);
+    refuse_unknown(&it, known);
+    *out = (struct costs_beside){.bytes = get_bytes(&it, "bytes"),
+                                 .sample_bytes = get_bytes(&it, "sample_bytes"),
+                                 .load_bytes = get_bytes(&it, "load_bytes"),
+                                 .slot_bytes = get_bytes(&it, "slot_bytes"),
+                                 .split_bytes = get_bytes(&it, "split_bytes")};
+}
+
 static void get_chains(const struct object *o, struct costs *p)
 {
-    static const char *const known[] = {"name", "layers", NULL};
+    static const char *const known[] = {"name", "layers", "stage", "first", "last", NULL};
     const json_t *list;
     const int n = get_list(o, "chains", 1, COSTS_CHAINS_MAX, &list);
     for (int i = 0; i < n && o->r->rc == 0; i++) {
@@ -226,6 +253,9 @@ static void get_chains(const struct object *o, struct costs *p)
         get_text(&it, "name", p->chains[i].name);
         p->n_chains = i + 1;
         get_layers(&it, &p->sizes, &p->chains[i]);
+        get_beside(&it, "stage", &p->chains[i].stage);
+        get_beside(&it, "first", &p->chains[i].first);
+        get_beside(&it, "last", &p->chains[i].last);
     }
 }
 
@@ -257,10 +287,27 @@ static void get_frozen(const struct object *o, struct costs *p)
     }
 }
 
+static const char *const kinds[] = {[COSTS_ANY] = "", [COSTS_HOST] = "host", [COSTS_CARD] = "card"};
+
+static enum costs_kind get_kind(const struct object *o)
+{
+    char got[COSTS_NAME_MAX + 1] = "";
+    int kind = COSTS_ANY;
+    if (!json_object_get(o->json, "kind"))
+        return COSTS_ANY;
+    get_text(o, "kind", got);
+    while (kind <= COSTS_CARD && strcmp(kinds[kind], got) != 0)
+        kind++;
+    if (o->r->rc == 0 && kind > COSTS_CARD)
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: kind is '%s', expected host or card",
+                           o->r->name, o->where, got);
+    return (enum costs_kind)kind;
+}
+
 static void get_devices(const struct object *o, struct costs *p)
 {
     static const char *const known[] = {"name",      "speed", "memory", "sums_apart",
-                                        "from_host", "count", NULL};
+                                        "from_host", "kind",  "count",  NULL};
     const json_t *list;
     const int n = get_list(o, "devices", 1, COSTS_DEVICES_MAX, &list);
     for (int i = 0; i < n && o->r->rc == 0; i++) {
@@ -268,7 +315,8 @@ static void get_devices(const struct object *o, struct costs *p)
         struct costs_device d = {.speed = get_number(&it, "speed", 1e-3, 1e6, 1),
                                  .memory = (uint64_t)get_number(&it, "memory", 0, BYTES_MAX, -1),
                                  .sums_apart = get_int(&it, "sums_apart", 0, 1, 0),
-                                 .from_host = get_number(&it, "from_host", 0, 1e15, 0)};
+                                 .from_host = get_number(&it, "from_host", 0, 1e15, 0),
+                                 .kind = get_kind(&it)};
         int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX, 1);
         get_text(&it, "name", d.name);
         for (; allowed(&it, p->n_devices, count, COSTS_DEVICES_MAX) && count > 0; count--)
@@ -364,12 +412,21 @@ static json_t *put_numbers(const double *values, int n)
 
 static json_t *put_layer(const struct costs_layer *l, int points, int count)
 {
-    return json_pack(
-        "{s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i}", "f", put_numbers(l->f.s, points),
-        "b", put_numbers(l->b.s, points), "w", put_numbers(l->w.s, points), "add", l->add, "step",
-        l->step, "out_bytes", (json_int_t)l->out_bytes, "slot_bytes", (json_int_t)l->slot_bytes,
-        "weight_bytes", (json_int_t)l->weight_bytes, "state_bytes", (json_int_t)l->state_bytes,
-        "gradient_bytes", (json_int_t)l->gradient_bytes, "count", count);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "f",
+                     put_numbers(l->f.s, points), "b", put_numbers(l->b.s, points), "w",
+                     put_numbers(l->w.s, points), "add", l->add, "step", l->step, "out_bytes",
+                     (json_int_t)l->out_bytes, "slot_bytes", (json_int_t)l->slot_bytes,
+                     "split_bytes", (json_int_t)l->split_bytes, "weight_bytes",
+                     (json_int_t)l->weight_bytes, "state_bytes", (json_int_t)l->state_bytes,
+                     "gradient_bytes", (json_int_t)l->gradient_bytes, "count", count);
+}
+
+static json_t *put_beside(const struct costs_beside *b)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "bytes", (json_int_t)b->bytes, "sample_bytes",
+                     (json_int_t)b->sample_bytes, "load_bytes", (json_int_t)b->load_bytes,
+                     "slot_bytes", (json_int_t)b->slot_bytes, "split_bytes",
+                     (json_int_t)b->split_bytes);
 }
 
 static json_t *put_chains(const struct costs *p)
@@ -385,8 +442,10 @@ static json_t *put_chains(const struct costs *p)
                 n++;
             (void)json_array_append_new(layers, put_layer(l, p->sizes.n, n));
         }
-        (void)json_array_append_new(chains,
-                                    json_pack("{s:s, s:o}", "name", chain->name, "layers", layers));
+        (void)json_array_append_new(
+            chains, json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", chain->name, "layers", layers,
+                              "stage", put_beside(&chain->stage), "first",
+                              put_beside(&chain->first), "last", put_beside(&chain->last)));
     }
     return chains;
 }
@@ -425,10 +484,12 @@ int costs_write(const char *path, const struct costs *p, struct err *err)
     json_t *devices = json_array(), *links = json_array();
     for (int i = 0; i < p->n_devices; i++) {
         const struct costs_device *d = &p->devices[i];
-        (void)json_array_append_new(devices,
-                                    json_pack("{s:s, s:f, s:f, s:i, s:f}", "name", d->name, "speed",
-                                              d->speed, "memory", (double)d->memory, "sums_apart",
-                                              d->sums_apart, "from_host", d->from_host));
+        json_t *one =
+            json_pack("{s:s, s:f, s:f, s:i, s:f}", "name", d->name, "speed", d->speed, "memory",
+                      (double)d->memory, "sums_apart", d->sums_apart, "from_host", d->from_host);
+        if (d->kind != COSTS_ANY)
+            (void)json_object_set_new(one, "kind", json_string(kinds[d->kind]));
+        (void)json_array_append_new(devices, one);
         if (i + 1 < p->n_devices)
             (void)json_array_append_new(links, json_pack("{s:f, s:f}", "alpha", p->links[i].alpha,
                                                          "bytes_per_s", p->links[i].bytes_per_s));
@@ -482,6 +543,22 @@ int costs_copy(const struct costs *p, struct costs *ret)
 
 /* ---- its figures ---- */
 
+#define MIB (UINT64_C(1) << 20)
+
+/* Working memory of cuBLASLt and cuDNN, and code that the driver loads in the first step; also
+ * partial sums of a few kernels, which are small against the activations. */
+#define CARD_WORKSPACE (192 * MIB)
+#define CARD_SUMS_SHARE 16
+/* Packed panels of the products, the image pipeline. */
+#define HOST_WORKSPACE (32 * MIB)
+
+uint64_t costs_workspace(enum costs_kind kind, uint64_t activations, uint64_t flat_bytes)
+{
+    return kind == COSTS_HOST   ? HOST_WORKSPACE + flat_bytes
+           : kind == COSTS_CARD ? CARD_WORKSPACE + activations / CARD_SUMS_SHARE
+                                : 0;
+}
+
 double costs_seconds(const struct costs_points *points, const struct costs_time *time, int samples)
 {
     int i = 0;
@@ -523,6 +600,7 @@ void costs_share(const struct costs *p, int copies, struct costs *ret)
         d->speed = fmin(d->speed, p->devices[i].speed);
         d->memory = d->memory < p->devices[i].memory ? d->memory : p->devices[i].memory;
         d->sums_apart |= p->devices[i].sums_apart;
+        d->kind = d->kind > p->devices[i].kind ? d->kind : p->devices[i].kind;
     }
     for (int i = n; i < p->n_devices - 1; i++)
         if (i % n < n - 1)

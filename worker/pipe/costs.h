@@ -9,22 +9,30 @@
  *         "step": 1e-4,                          of the optimiser's update (0)
  *         "out_bytes": 524288,                   of a sample's output, for the next layer (0)
  *         "slot_bytes": 4194304,                 of a sample, kept from its forward to W (0)
+ *         "split_bytes": 0,                      more of it where W runs apart (0)
  *         "weight_bytes": 0, "state_bytes": 0,   weights, gradients; moments, masters (0)
  *         "gradient_bytes": 0,                   of the gradients that replicas sum (0)
- *         "count": 28}]}],                       number of equal layers (1)
+ *         "count": 28}],                         number of equal layers (1)
+ *        "stage": {                              what each stage has beside its layers (nothing)
+ *          "bytes": 0, "sample_bytes": 0,        in all; of a sample of a micro-batch
+ *          "load_bytes": 0,                      of a sample of its copy's step
+ *          "slot_bytes": 0, "split_bytes": 0},   of a sample in a slot, as of a layer
+ *        "first": {}, "last": {}}],              more at the ends of the chain, likewise
  *      "groups": [1, 8],                         samples at which frozen layers were measured
  *      "frozen": [{"name": "vae", "out_bytes": 16384, "wanted": "first", "layers": [
  *        {"t": [1e-3, 7e-3], "weight_bytes": 0, "scratch_bytes": 0, "count": 1}]}],
  *      "devices": [{"name": "cuda:0", "speed": 1, "memory": 85899345920,
  *                   "sums_apart": 0,         1: sums do not overlap with its passes
  *                   "from_host": 2.5e10,     bytes a second from the host's memory (0: its memory)
+ *                   "kind": "card",          or "host": what its operations need is counted, too
  *                   "count": 8}],
  *      "links": [{"alpha": 1e-5, "bytes_per_s": 2e10, "count": 7}]}
  *
  * Seconds are those of a device of speed 1.  Link i lies between devices i and i+1, both ways at
  * once; without links transfers are free.  Two chains are a cascade: base, then upscaler.  "frozen"
- * and "groups" may be missing.  People may write such a file, so unknown keys are refused.  Pure;
- * no threads. */
+ * and "groups" may be missing.  A worker counts the bytes as its check of memory does
+ * (worker/train/plan_chain.h), so that what fits by a profile fits there.  People may write such a
+ * file, so unknown keys are refused.  Pure; no threads. */
 #ifndef WORKER_COSTS_H
 #define WORKER_COSTS_H
 
@@ -54,8 +62,16 @@ struct costs_layer {
     struct costs_time f, b, w;
     double add; /* extra seconds of W in a micro-batch that is not its step's first */
     double step;
-    uint64_t out_bytes, slot_bytes; /* per sample */
+    uint64_t out_bytes, slot_bytes, split_bytes; /* per sample */
     uint64_t weight_bytes, state_bytes, gradient_bytes;
+};
+
+/* Bytes of a stage beside those of its layers. */
+struct costs_beside {
+    uint64_t bytes;                   /* however many samples there are */
+    uint64_t sample_bytes;            /* per sample of a micro-batch */
+    uint64_t load_bytes;              /* per sample of the copy's step */
+    uint64_t slot_bytes, split_bytes; /* per sample in a slot */
 };
 
 /* Trained layers, from the input to the loss. */
@@ -63,6 +79,7 @@ struct costs_chain {
     char name[COSTS_NAME_MAX + 1];
     int n;
     struct costs_layer *layers;
+    struct costs_beside stage, first, last; /* of each stage; more at the ends of the chain */
 };
 
 /* A layer that is not trained, and its network. */
@@ -79,6 +96,17 @@ struct costs_frozen {
     bool all;           /* every stage reads the output; else the first of each chain */
 };
 
+/* What a device's memory is, and so what is needed there beside what a network says it needs. */
+enum costs_kind {
+    COSTS_ANY, /* nothing is known of it, nor counted */
+    COSTS_HOST,
+    COSTS_CARD,
+};
+
+/* Working memory of the operations, which grows with the activations, and on the host the flat copy
+ * of the weights. */
+uint64_t costs_workspace(enum costs_kind kind, uint64_t activations, uint64_t flat_bytes);
+
 /* A device; memory: bytes that the step may take. */
 struct costs_device {
     char name[COSTS_NAME_MAX + 1];
@@ -86,6 +114,7 @@ struct costs_device {
     uint64_t memory;
     bool sums_apart;  /* gradients are not summed beside its passes: a CPU has one core for both */
     double from_host; /* bytes a second from the host's memory; 0: that is the device's, too */
+    enum costs_kind kind;
 };
 
 struct costs_link {

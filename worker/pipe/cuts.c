@@ -18,9 +18,9 @@ struct table {
     int layers, devices;
     struct pipe_cost *sums; /* [r-1][l]: costs of layers 0..l-1 for u/r samples */
     double *speed;          /* [d][r-1] speed of devices d..d+r-1 */
-    uint64_t *memory;
-    struct points *points; /* [e][l][d-1] */
-    bool failed;           /* no memory */
+    uint64_t *memory;       /* [d][r-1] the least of theirs, for stages */
+    struct points *points;  /* [e][l][d-1] */
+    bool failed;            /* no memory */
 };
 
 /* ---- a stage ---- */
@@ -33,6 +33,7 @@ static struct pipe_cost between(const struct table *t, int r, int from, int to)
     c.b -= s[from].b;
     c.w -= s[from].w;
     c.slot -= s[from].slot;
+    c.split -= s[from].split;
     c.weights -= s[from].weights;
     c.state -= s[from].state;
     c.gradients -= s[from].gradients;
@@ -43,6 +44,25 @@ struct stage_time {
     double c, x, y;
 };
 
+/* Bytes of layers [from, to) on device d and the r - 1 next, with `behind` later stages: as of
+ * order 1F1B. */
+static uint64_t stage_bytes(const struct table *t, int from, int to, int d, int r, int behind,
+                            const struct pipe_cost *cost)
+{
+    const struct cuts_problem *c = t->c;
+    const int slots = c->micros < behind + 1 ? c->micros : behind + 1;
+    const struct pipe_part part = {.chain = c->chain,
+                                   .from = from,
+                                   .to = to,
+                                   .device = d,
+                                   .samples = pipe_most(c->samples, r),
+                                   .load = c->micros * c->samples,
+                                   .slots = slots + (c->p->devices[d].kind == COSTS_CARD),
+                                   .sharers = c->shard ? r * c->copies : 1};
+    const struct pipe_bytes b = pipe_part_bytes(c->p, &part, cost);
+    return b.model + b.slots + b.beside;
+}
+
 /* The time of layers [from, to) on devices [d, d+r), with `behind` later stages; false: they do not
  * fit. */
 static bool stage_time(const struct table *t, int from, int to, int d, int r, int behind,
@@ -51,10 +71,7 @@ static bool stage_time(const struct table *t, int from, int to, int d, int r, in
     const struct cuts_problem *c = t->c;
     const struct pipe_cost cost = between(t, r, from, to);
     const size_t run = (size_t)d * (size_t)t->devices + (size_t)(r - 1);
-    const int slots = c->micros < behind + 1 ? c->micros : behind + 1;
-    const uint64_t fixed = pipe_fixed_bytes(c->p, c->chain, from, to, pipe_most(c->samples, r),
-                                            &cost, c->shard ? r * c->copies : 1);
-    if (r > c->samples || fixed + (uint64_t)slots * cost.slot > t->memory[run])
+    if (r > c->samples || stage_bytes(t, from, to, d, r, behind, &cost) > t->memory[run])
         return false;
     ret->c = (cost.f + cost.b + cost.w) / t->speed[run];
     ret->y = pipe_reduce_seconds(c->p, d, r, c->copies, cost.gradients);
@@ -90,7 +107,9 @@ static bool table_open(struct table *t, const struct cuts_problem *c)
         for (int r = 1; r <= devices - i; r++) {
             const size_t run = (size_t)i * d + (size_t)(r - 1);
             t->speed[run] = pipe_speed(c->p, i, r);
-            t->memory[run] = c->p->devices[i + r - 1].memory;
+            const uint64_t all = c->p->devices[i + r - 1].memory;
+            const uint64_t common = pipe_common_bytes(c->p, i + r - 1, c->micros * c->samples);
+            t->memory[run] = all - (common < all ? common : all);
             if (r > 1 && t->memory[run - 1] < t->memory[run])
                 t->memory[run] = t->memory[run - 1];
         }
@@ -414,11 +433,8 @@ static uint64_t pair_bytes(const struct pair *q, int c, int from, int to, int d)
     const bool turned = q->reversed && c == 1;
     const int low = turned ? t->layers - to : from, high = turned ? t->layers - from : to;
     const int behind = turned ? d : t->devices - 1 - d;
-    const int slots = t->c->micros < behind + 1 ? t->c->micros : behind + 1;
     const struct pipe_cost cost = between(t, 1, low, high);
-    return pipe_fixed_bytes(t->c->p, c, low, high, t->c->samples, &cost,
-                            t->c->shard ? t->c->copies : 1) +
-           (uint64_t)slots * cost.slot;
+    return stage_bytes(t, low, high, d, 1, behind, &cost);
 }
 
 /* The best of all ways in which device d's layers lead to (la, lb). */
@@ -442,7 +458,7 @@ static void pair_state(struct pair *q, int d, int la, int lb)
                                                 : 0;
             const double t = fmax(before, fmax(a.c + b.c, a.x + b.x));
             if (t >= best || pair_bytes(q, 0, ka, la, d) + pair_bytes(q, 1, kb, lb, d) >
-                                 q->t[0].c->p->devices[d].memory)
+                                 q->t[0].memory[(size_t)d * (size_t)q->t[0].devices])
                 continue;
             best = t;
             q->way[2 * here] = (uint16_t)ka;

@@ -14,8 +14,7 @@ struct bubble {
 struct frozen_device {
     struct bubble *bubbles; /* the last one is after STEP, without length */
     int n;
-    double end; /* end of STEP */
-    int scratch;
+    double end;       /* end of STEP */
     int quota, first; /* its samples */
 };
 
@@ -68,8 +67,8 @@ static void put(struct filler *f, int d, int at, int layer, int first, int count
 static int fits(const struct filler *f, int d, int layer, int underway, double seconds)
 {
     int count = f->waiting[layer];
-    if (layer == 0 && count > f->devices[d].scratch - underway)
-        count = f->devices[d].scratch - underway;
+    if (layer == 0 && count > FILL_UNDERWAY - underway)
+        count = FILL_UNDERWAY - underway;
     count = count < f->opt->group ? count : f->opt->group;
     while (count > 0 && layer_seconds(f, d, layer, count) > seconds + f->rounding)
         count--;
@@ -122,7 +121,7 @@ static bool through(struct filler *f, int d, int quota, double end)
 /* The most samples of device d that are done at `end`. */
 static int capacity(struct filler *f, int d, double end)
 {
-    int low = 0, high = f->devices[d].scratch > 0 ? f->opt->samples : 0;
+    int low = 0, high = f->plan->bare[d] ? 0 : f->opt->samples;
     while (low < high) {
         const int mid = low + (high - low + 1) / 2;
         if (through(f, d, mid, end))
@@ -202,34 +201,31 @@ static void hand_over(struct filler *f, int d, int frozen)
 
 /* ---- the whole ---- */
 
-/* How many samples, at most `scratch`, may be in the networks on device d. */
-static int room_of(const struct costs *p, const struct pipe_plan *plan, int d, int scratch)
+int fill_place(const struct costs *p, struct pipe_plan *plan, struct err *err)
 {
-    uint64_t weights = plan_bytes(p, plan, d), each = 0;
-    if (plan->bare[d])
-        return 0;
-    for (int k = 0; k < p->n_frozen; k++) {
-        const uint64_t none = frozen_network_bytes(p, k, 0);
-        weights += none;
-        each += frozen_network_bytes(p, k, 1) - none;
+    const uint64_t frozen = frozen_networks_bytes(p, FILL_UNDERWAY);
+    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
+    uint64_t most = 0;
+    bool none = true;
+    for (int d = 0; d < plan->devices && p->n_frozen > 0; d++) {
+        const uint64_t all = p->devices[d].memory, own = plan_trained_bytes(p, plan, d);
+        const uint64_t left = all > own ? all - own : 0;
+        most = !plan->bare[d] && left > most ? left : most;
+        plan->bare[d] |= own > all || left < frozen;
+        none &= plan->bare[d];
     }
-    if (weights > p->devices[d].memory)
-        return 0;
-    const uint64_t room = p->devices[d].memory - weights;
-    const uint64_t most = each > 0 ? room / each : (uint64_t)scratch;
-    return most < (uint64_t)scratch ? (int)most : scratch;
-}
-
-bool fill_has_room(const struct costs *p, const struct pipe_plan *plan, int d)
-{
-    return room_of(p, plan, d, 1) > 0;
+    return p->n_frozen == 0 || !none
+               ? 0
+               : err_set(err, -ENOSPC,
+                         "the frozen networks need %s on a device, and no device has more than %s "
+                         "left",
+                         str_human_bytes(frozen, need), str_human_bytes(most, have));
 }
 
 static bool open_device(struct filler *f, int d, const struct pipe_list *l, const struct trace *t)
 {
     struct frozen_device *dev = &f->devices[d];
     double end = 0;
-    dev->scratch = room_of(f->p, f->plan, d, f->opt->scratch);
     dev->bubbles = mem_try_array((size_t)l->n + 1, sizeof *dev->bubbles);
     if (!dev->bubbles)
         return false;
@@ -287,22 +283,6 @@ static void emit(struct filler *f, struct pipe_schedule *out)
     f->out = NULL;
 }
 
-static int no_room(const struct filler *f, struct err *err)
-{
-    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
-    uint64_t bytes = 0, most = 0;
-    for (int k = 0; k < f->p->n_frozen; k++)
-        bytes += frozen_network_bytes(f->p, k, 1);
-    for (int d = 0; d < f->n_devices; d++) {
-        const uint64_t all = f->p->devices[d].memory, own = plan_bytes(f->p, f->plan, d);
-        if (!f->plan->bare[d])
-            most = all > own && all - own > most ? all - own : most;
-    }
-    return err_set(err, -ENOSPC,
-                   "the frozen networks need %s on a device, and no device has more than %s left",
-                   str_human_bytes(bytes, need), str_human_bytes(most, have));
-}
-
 /* When the last STEP ends, which is when the pipeline itself does. */
 static double step_end(const struct pipe_schedule *s, const struct simulation *run)
 {
@@ -322,7 +302,7 @@ static int fill_once(struct filler *f, const struct pipe_schedule *s, struct pip
     double low = 0, work = 0;
     for (int d = 0; d < f->n_devices; d++) {
         low = fmax(low, f->devices[d].end);
-        if (f->devices[d].scratch > 0)
+        if (!f->plan->bare[d])
             work = fmax(work, work_of(f, d));
     }
     (void)earliest(f, low, work);
@@ -392,7 +372,7 @@ int fill_schedule(const struct costs *p, const struct pipe_plan *plan,
     struct filler f = {.p = p, .plan = plan, .opt = opt, .share = opt->share};
     struct fill_report report = {0};
     struct simulation run;
-    int rc = simulate(p, plan, schedule, &run, err), scratch = 0;
+    int rc = simulate(p, plan, schedule, &run, err), with = 0;
     if (rc < 0)
         return rc;
     report = (struct fill_report){
@@ -401,9 +381,9 @@ int fill_schedule(const struct costs *p, const struct pipe_plan *plan,
     if (p->n_frozen > 0) {
         rc = open_filler(&f, schedule, &run) ? 0 : err_set(err, -ENOMEM, "no memory for filling");
         for (int d = 0; d < f.n_devices && rc == 0; d++)
-            scratch += f.devices[d].scratch;
-        if (rc == 0 && scratch == 0)
-            rc = no_room(&f, err);
+            with += !plan->bare[d];
+        if (rc == 0 && with == 0)
+            rc = err_set(err, -EINVAL, "no device has the frozen networks");
         if (rc == 0)
             rc = fill_until(&f, schedule, &report, err);
         if (rc == 0)

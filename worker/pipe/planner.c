@@ -33,32 +33,31 @@ static bool seeks(const struct planner *s, enum pipe_order order)
 
 /* ---- warm-ups ---- */
 
-/* Bytes on device d left for slots, and bytes of one slot of each of its stages. */
-static uint64_t slot_room(const struct planner *s, struct pipe_plan *plan, int d, uint64_t *slot)
+/* Bytes on device d with so many slots of each of its stages. */
+static uint64_t bytes_with(const struct planner *s, const struct pipe_plan *plan, int d,
+                           uint64_t slots)
 {
-    struct pipe_plan none = *plan;
-    *slot = 0;
+    struct pipe_plan other = *plan;
     for (int c = 0; c < plan->chains; c++)
-        for (int i = 0; i < plan->cuts[c].n; i++) {
-            const struct pipe_stage *st = &plan->cuts[c].stages[i];
-            none.cuts[c].stages[i].slots = 0;
-            if (d >= st->device && d < st->device + st->devices)
-                *slot += pipe_stage_cost(&s->share, plan, c, i).slot;
-        }
-    const uint64_t fixed = plan_bytes(&s->share, &none, d), all = s->share.devices[d].memory;
-    return fixed <= all ? all - fixed : 0;
+        for (int i = 0; i < plan->cuts[c].n; i++)
+            other.cuts[c].stages[i].slots = (int)slots;
+    return plan_trained_bytes(&s->share, &other, d);
 }
 
-/* The number of slots that fit on every device of a stage. */
-static int slots_of(const struct planner *s, struct pipe_plan *plan, const struct pipe_stage *st)
+/* The number of slots, at most `most`, that fit on every device of a stage. */
+static int slots_of(const struct planner *s, const struct pipe_plan *plan,
+                    const struct pipe_stage *st, int most)
 {
-    int least = INT_MAX;
+    uint64_t least = (uint64_t)most;
     for (int d = st->device; d < st->device + st->devices; d++) {
-        uint64_t slot;
-        const uint64_t room = slot_room(s, plan, d, &slot), n = slot > 0 ? room / slot : UINT64_MAX;
-        least = n < (uint64_t)least ? (int)n : least;
+        const uint64_t all = s->share.devices[d].memory, none = bytes_with(s, plan, d, 0);
+        const uint64_t slot = bytes_with(s, plan, d, 1) - none, room = all > none ? all - none : 0;
+        if (slot > 0 && room / slot < least)
+            least = room / slot;
+        while (least > 0 && bytes_with(s, plan, d, least) > all) /* shares are rounded */
+            least--;
     }
-    return least;
+    return (int)least;
 }
 
 /* false: a stage has no slot. */
@@ -70,7 +69,7 @@ static bool set_warm(const struct planner *s, struct pipe_plan *plan, bool many)
         const int all = joined ? cut->micros * plan->chains : cut->micros;
         for (int i = 0; i < cut->n; i++) {
             struct pipe_stage *st = &cut->stages[i];
-            const int behind = cut->n - 1 - i, fit = slots_of(s, plan, st);
+            const int behind = cut->n - 1 - i, fit = slots_of(s, plan, st, cut->micros);
             st->warm = many ? 2 * behind + 1 : behind + 1;
             st->warm = st->warm < all ? st->warm : all;
             if (fit < st->warm && fit < cut->micros)
@@ -314,7 +313,7 @@ static int try_data(struct planner *s, const struct pipe_plan *like, int micros)
             bound += pipe_gather_seconds(&s->share, 0, plan.devices, 1, cost.gradients);
     }
     for (int d = 0; d < plan.devices; d++) {
-        const uint64_t bytes = plan_bytes(&s->share, &plan, d);
+        const uint64_t bytes = plan_trained_bytes(&s->share, &plan, d);
         if (bytes <= s->share.devices[d].memory)
             continue;
         snprintf(
@@ -333,10 +332,8 @@ static int try_data(struct planner *s, const struct pipe_plan *like, int micros)
 static void leave_room(struct planner *s)
 {
     uint64_t *memory = &s->share.devices[s->share.n_devices - 1].memory;
-    for (int k = 0; k < s->p->n_frozen && s->apart; k++) {
-        const uint64_t need = frozen_network_bytes(s->p, k, 1);
-        *memory -= need < *memory ? need : *memory;
-    }
+    const uint64_t need = s->apart ? frozen_networks_bytes(s->p, FILL_UNDERWAY) : 0;
+    *memory -= need < *memory ? need : *memory;
 }
 
 /* The orders for which a copy's devices can be divided: each has a layer, and a sample of each
@@ -435,12 +432,11 @@ static int search_split(struct planner *s)
 
 /* ---- filling ---- */
 
-static uint64_t most_bytes(const struct planner *s, const struct pipe_plan *plan,
-                           const struct pipe_schedule *schedule)
+static uint64_t most_bytes(const struct planner *s, const struct pipe_plan *plan)
 {
     uint64_t most = 0;
     for (int d = 0; d < plan->devices; d++) {
-        const uint64_t bytes = schedule_bytes(&s->share, plan, schedule, d);
+        const uint64_t bytes = plan_bytes(&s->share, plan, d);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -463,10 +459,8 @@ static void offer(struct planner *s, const struct timed *t, struct pipe_schedule
                                     .idle_before = report->idle_before,
                                     .idle = report->idle,
                                     .inside = report->inside,
-                                    .memory = most_bytes(s, &t->plan, schedule),
+                                    .memory = most_bytes(s, &t->plan),
                                     .schedule = *schedule};
-    for (int d = 0; d < c->plan.devices && s->p->n_frozen > 0; d++)
-        c->plan.bare[d] = !fill_has_room(&s->share, &t->plan, d);
 }
 
 /* Makes and fills the lists of a plan; on failure there are none. */
@@ -474,7 +468,6 @@ static int make_filled(struct planner *s, const struct pipe_plan *plan, struct p
                        struct fill_report *report, struct err *err)
 {
     const struct fill_options opt = {.samples = plan->cuts[0].micros * plan->cuts[0].samples,
-                                     .scratch = s->opt->scratch,
                                      .group = s->opt->group,
                                      .share = s->opt->fill ? 1 : 0};
     int rc = schedule_make(&s->share, plan, ret, err);
@@ -498,13 +491,15 @@ static int filled_seconds(struct planner *s, const struct pipe_plan *plan, doubl
     return 0;
 }
 
-static int fill_one(struct planner *s, const struct timed *t, struct planner_candidate *c)
+static int fill_one(struct planner *s, struct timed *t, struct planner_candidate *c)
 {
     struct pipe_schedule schedule;
     struct fill_report report;
     struct err why = {0};
     costs_share(s->p, t->plan.copies, &s->share);
-    const int rc = make_filled(s, &t->plan, &schedule, &report, &why);
+    int rc = fill_place(&s->share, &t->plan, &why);
+    if (rc == 0)
+        rc = make_filled(s, &t->plan, &schedule, &report, &why);
     if (rc < 0) {
         if (!c->possible)
             str_copy(c->why, sizeof c->why, why.msg);
@@ -531,7 +526,15 @@ static int early(struct planner *s, const struct pipe_plan *plan, struct pipe_sc
     return 0;
 }
 
-/* A filled 1F1B whose gradients leave before W: it is never slower. */
+static bool fits(const struct planner *s, const struct pipe_plan *plan)
+{
+    bool all = true;
+    for (int d = 0; d < plan->devices; d++)
+        all &= plan_bytes(&s->share, plan, d) <= s->share.devices[d].memory;
+    return all;
+}
+
+/* A filled 1F1B whose gradients leave before W: it is never slower, but needs more memory. */
 static int split_filled(struct planner *s, const struct planner_candidate *from,
                         struct planner_candidate *c)
 {
@@ -551,7 +554,10 @@ static int split_filled(struct planner *s, const struct planner_candidate *from,
         return err_set(s->err, -ENOMEM, "no memory for a schedule");
     if ((rc = early(s, &t.plan, &filled, &report.seconds, &report.idle)) < 0)
         return rc;
-    offer(s, &t, &filled, &report, c);
+    if (fits(s, &t.plan))
+        offer(s, &t, &filled, &report, c);
+    else
+        schedule_release(&filled);
     return 0;
 }
 

@@ -45,7 +45,7 @@ struct planner_options {
     unsigned orders;      /* bits of allowed orders; 0: any */
     enum job_shard shard; /* auto: moments and master weights are shared if they do not fit */
     bool fill;            /* else frozen layers run after STEP */
-    int scratch, group;   /* as in fill_options */
+    int group;            /* as in fill_options */
     double estimate;      /* share of the steps that begin with an estimate (pipe_plan) */
 };
 

@@ -39,7 +39,8 @@ static void say_needs(const struct planner *s, bool divided, char out[PLANNER_WH
     for (int d = 0; d < devices && d < SAID; d++) {
         const size_t at = strlen(out);
         (void)snprintf(out + at, PLANNER_WHY_MAX - at, "%s %s needs %s of %s", d > 0 ? "," : "",
-                       s->p->devices[d].name, str_human_bytes(plan_bytes(s->p, &plan, d), need),
+                       s->p->devices[d].name,
+                       str_human_bytes(plan_trained_bytes(s->p, &plan, d), need),
                        str_human_bytes(s->p->devices[d].memory, have));
     }
 }

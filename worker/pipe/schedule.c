@@ -122,6 +122,7 @@ struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, in
                                    l->add * (micros - 1) / micros,
                               .step = l->step,
                               .slot = l->slot_bytes * (uint64_t)samples,
+                              .split = l->split_bytes * (uint64_t)samples,
                               .weights = l->weight_bytes,
                               .state = l->state_bytes,
                               .gradients = l->gradient_bytes};
@@ -134,6 +135,7 @@ void pipe_cost_add(struct pipe_cost *sum, const struct pipe_cost *one)
     sum->w += one->w;
     sum->step += one->step;
     sum->slot += one->slot;
+    sum->split += one->split;
     sum->weights += one->weights;
     sum->state += one->state;
     sum->gradients += one->gradients;
@@ -153,16 +155,34 @@ struct pipe_cost pipe_stage_cost(const struct costs *p, const struct pipe_plan *
     return sum;
 }
 
-uint64_t pipe_fixed_bytes(const struct costs *p, int chain, int from, int to, int samples,
-                          const struct pipe_cost *cost, int sharers)
+struct pipe_bytes pipe_part_bytes(const struct costs *p, const struct pipe_part *part,
+                                  const struct pipe_cost *cost)
 {
-    const struct costs_chain *c = &p->chains[chain];
-    const uint64_t in = from > 0 ? c->layers[from - 1].out_bytes : 0;
-    const uint64_t out = to < c->n ? c->layers[to - 1].out_bytes : 0;
-    const uint64_t n = (uint64_t)sharers;
-    /* Buffers for receiving and sending over the stage's lower end and for receiving over its upper
-     * one; the states that it sends upwards are in the slot. */
-    return cost->weights + (cost->state + n - 1) / n + (uint64_t)samples * (4 * in + 2 * out);
+    const struct costs_chain *c = &p->chains[part->chain];
+    const enum costs_kind kind = p->devices[part->device].kind;
+    const struct costs_beside none = {0}, *first = part->from == 0 ? &c->first : &none;
+    const struct costs_beside *last = part->to == c->n ? &c->last : &none, *each = &c->stage;
+    const uint64_t u = (uint64_t)part->samples, n = (uint64_t)part->sharers;
+    const uint64_t slot = each->slot_bytes + first->slot_bytes + last->slot_bytes;
+    const uint64_t split = each->split_bytes + first->split_bytes + last->split_bytes;
+    struct pipe_bytes ret = {
+        .model = cost->weights + (cost->state + n - 1) / n,
+        .slots = (uint64_t)part->slots *
+                 (cost->slot + u * slot + (part->split ? cost->split + u * split : 0)),
+        .beside = each->bytes + first->bytes + last->bytes +
+                  u * (each->sample_bytes + first->sample_bytes + last->sample_bytes) +
+                  (uint64_t)part->load * (each->load_bytes + first->load_bytes + last->load_bytes)};
+    ret.beside += costs_workspace(kind, ret.slots + ret.beside, cost->gradients) -
+                  costs_workspace(kind, 0, 0);
+    return ret;
+}
+
+uint64_t pipe_common_bytes(const struct costs *p, int device, int load)
+{
+    uint64_t sum = costs_workspace(p->devices[device].kind, 0, 0);
+    for (int k = 0; k < p->n_frozen && load > 0; k++)
+        sum += ((uint64_t)load + 1) * p->frozen[k].out_bytes; /* 1: the empty caption */
+    return sum;
 }
 
 double pipe_speed(const struct costs *p, int device, int devices)

@@ -178,7 +178,7 @@ static inline int pipe_most(int samples, int r)
  * `samples` samples.  w is a mean: all micro-batches but the first add to earlier gradients. */
 struct pipe_cost {
     double f, b, w, step;
-    uint64_t slot, weights, state, gradients;
+    uint64_t slot, split, weights, state, gradients;
 };
 struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, int micros,
                                  int samples);
@@ -186,10 +186,32 @@ void pipe_cost_add(struct pipe_cost *sum, const struct pipe_cost *one);
 struct pipe_cost pipe_stage_cost(const struct costs *p, const struct pipe_plan *plan, int chain,
                                  int stage);
 
-/* Bytes on a device for layers [from, to), without slots: weights and gradients, the state that
- * `sharers` ranks divide, and the buffers for crossings: two of each kind. */
-uint64_t pipe_fixed_bytes(const struct costs *p, int chain, int from, int to, int samples,
-                          const struct pipe_cost *cost, int sharers);
+/* A run of layers on a device, whose bytes are asked for. */
+struct pipe_part {
+    int chain, from, to; /* layers [from, to) */
+    int device;
+    int samples; /* of a micro-batch, here */
+    int load;    /* of the copy's step; with data parallelism of the device's */
+    int slots;   /* with those of pipe_ahead */
+    bool split;
+    int sharers; /* ranks that divide its state */
+};
+struct pipe_bytes {
+    uint64_t model; /* weights, gradients, the share of the state */
+    uint64_t slots;
+    uint64_t beside; /* costs_beside, and what costs_workspace adds for this part */
+};
+struct pipe_bytes pipe_part_bytes(const struct costs *p, const struct pipe_part *part,
+                                  const struct pipe_cost *cost);
+/* What a device has once, whatever its stages: the operations' working memory, and where `load`
+ * samples of a pipeline's step are encoded ahead, room for what the frozen networks make. */
+uint64_t pipe_common_bytes(const struct costs *p, int device, int load);
+/* Slots that a stage has beside those of its micro-batches in flight: on a card one, into which the
+ * next arrives while another is computed. */
+static inline int pipe_ahead(enum costs_kind kind, const struct pipe_plan *plan)
+{
+    return kind == COSTS_CARD && pipe_places(plan) > 1;
+}
 /* The speed of the slowest of a run of devices. */
 double pipe_speed(const struct costs *p, int device, int devices);
 /* Seconds of a ring sum over a stage's devices and all copies. */

@@ -141,7 +141,7 @@ void island_place_parts(const struct pipe_plan *plan, int place,
 void island_place_options(const struct island *is, const struct pipe_plan *plan, int place,
                           struct train_options *opt)
 {
-    const int ahead = pipe_places(plan) > 1 && !island_device(is, 0)->unified;
+    const int ahead = pipe_ahead(island_device(is, 0)->unified ? COSTS_HOST : COSTS_CARD, plan);
     int slots[MODEL_CHAINS] = {0};
     for (int i = 0; i < plan->chains; i++) {
         const struct pipe_stage *s = stage_at(plan, i, place);

@@ -2,18 +2,11 @@
 
 #include "kernels/kernels.h"
 #include "worker/net/experts.h"
+#include "worker/pipe/costs.h"
 #include "worker/train/train.h"
 
-#define MIB (UINT64_C(1) << 20)
 #define RESERVE_SHARE 16
 #define RESERVE_MAX (UINT64_C(1) << 30)
-
-/* Working memory of cuBLASLt and cuDNN, and code that the driver loads in the first step; also
- * partial sums of a few kernels, which are small against the activations. */
-#define CARD_WORKSPACE (192 * MIB)
-#define CARD_SUMS_SHARE 16
-/* Packed panels of the products, the image pipeline. */
-#define HOST_WORKSPACE (32 * MIB)
 
 void plan_room(struct device *const *devs, size_t n, struct plan_room *ret)
 {
@@ -48,6 +41,7 @@ static void fill(const struct model *m, const struct train_options *opt, enum dt
     const struct net_options net = train_net_options(opt);
     const uint64_t values = weights_bytes(m, dt, true), whole = net_bytes(m, &net, dt);
     const bool taught = opt->distill && model_teaches(&m->spec);
+    const uint64_t frozen = net.encoders && net_reads(m) ? net.encoders->bytes : 0;
     p->accumulate = opt->accumulate;
     p->lean = opt->lean;
     p->weights = weights_bytes(m, dt, false);
@@ -55,8 +49,8 @@ static void fill(const struct model *m, const struct train_options *opt, enum dt
     p->optimiser = trainer_bytes(m, opt, dt) - whole;
     p->activations = whole - values;
     p->teachers = taught ? experts_bytes(m, net.batch, dt) : 0;
-    p->workspace = host ? HOST_WORKSPACE + (taught ? 2 : 1) * m->flat * sizeof(float)
-                        : CARD_WORKSPACE + p->activations / CARD_SUMS_SHARE;
+    p->workspace = costs_workspace(host ? COSTS_HOST : COSTS_CARD, p->activations - frozen,
+                                   (taught ? 2 : 1) * m->flat * sizeof(float));
     p->need = values + p->optimiser + p->activations + p->teachers + p->workspace;
 }
 

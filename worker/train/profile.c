@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "worker/frozen/frozen_walk.h"
 #include "worker/train/ahead.h"
+#include "worker/train/plan_chain.h"
 
 enum {
     TRIES = 4,
@@ -558,59 +559,44 @@ int profile_forward(struct island *is, const struct model *m, const struct train
 
 /* ---- as costs ---- */
 
-/* Bytes of a sample in a slot of the part, and of its states that are sent upwards. */
-static void part_bytes(const struct measuring *t, const struct model *part, struct costs_layer *l)
+/* Bytes of a sample's states, and what is sent upwards with them. */
+static uint64_t out_bytes(const struct measuring *t, const struct model_spec *s)
 {
-    struct train_options opt = *t->opt;
-    const enum dtype dt = net_dtype(island_device(t->is, 0), opt.precision);
-    const int B = t->sizes.samples[t->sizes.n - 1];
-    opt.batch = B;
-    opt.accumulate = 1;
-    opt.fill = false;
-    opt.encoders = t->opt->encoders ? &t->ranks[0].stub : NULL;
-    const uint64_t one = trainer_bytes(part, &opt, dt);
-    opt.slots = 2;
-    l->slot_bytes = (trainer_bytes(part, &opt, dt) - one) / (uint64_t)B;
-    l->weight_bytes = weights_bytes(part, dt, true);
-    l->gradient_bytes = part->flat * sizeof(float);
-    l->state_bytes = part->flat * sizeof(float) * (opt.ema > 0 ? 3 : 2);
-    const struct model_spec *s = &part->spec;
+    const enum dtype dt = net_dtype(island_device(t->is, 0), t->opt->precision);
     const uint64_t rows = (uint64_t)model_tokens(s), C = (uint64_t)s->dim;
-    l->out_bytes = rows * C * sizeof(float);
-    if (!model_is_text(s))
-        l->out_bytes += model_image_values(s) * sizeof(float) +
-                        (model_captioned(s) ? 7 * C * sizeof(float) +
-                                                  (uint64_t)s->caption_tokens * C * dtype_bytes(dt)
-                                            : C * dtype_bytes(dt));
+    const uint64_t states = rows * C * sizeof(float);
+    if (model_is_text(s))
+        return states;
+    return states + model_image_values(s) * sizeof(float) +
+           (model_captioned(s)
+                ? 7 * C * sizeof(float) + (uint64_t)s->caption_tokens * C * dtype_bytes(dt)
+                : C * dtype_bytes(dt));
 }
 
 static int fill_layers(const struct measuring *t, int chain, struct costs_chain *c, struct err *err)
 {
     const struct model *m = model_chain(t->m, chain);
+    const enum dtype dt = net_dtype(island_device(t->is, 0), t->opt->precision);
     const int depth = m->spec.depth;
     c->layers = mem_try_array((size_t)depth, sizeof *c->layers);
     if (!c->layers)
         return err_set(err, -ENOMEM, "no memory for a profile of %d layers", depth);
     c->n = depth;
-    for (int i = 0; i < depth; i++) {
+    const int rc = plan_chain(t->m, chain, t->opt, t->n_frozen > 0, dt, c, err);
+    for (int i = 0; i < depth && rc == 0; i++) {
         const int which = i == 0 ? FIRST : i == depth - 1 ? LAST : MIDDLE;
         const struct part_times *times = &t->ranks[0].parts[chain][which];
         struct costs_layer *l = &c->layers[i];
-        struct model *part = NULL;
-        int rc = model_part_new(m, &(struct model_part){i, i + 1}, &part, err);
-        if (rc < 0)
-            return rc;
-        part_bytes(t, part, l);
+        l->out_bytes = out_bytes(t, &m->spec);
         for (int k = 0; k < t->sizes.n; k++) {
             l->f.s[k] = times->f[k];
             l->b.s[k] = times->b[k];
             l->w.s[k] = times->w[k];
         }
         l->add = times->add;
-        l->step = t->ranks[0].step * (double)part->flat;
-        model_free(part);
+        l->step = t->ranks[0].step * (double)(l->gradient_bytes / sizeof(float));
     }
-    return 0;
+    return rc;
 }
 
 /* The speed of a device relative to the first, by the times of all of them at once. */
@@ -643,6 +629,7 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
         d->memory = memory;
         d->sums_apart = island_device(t->is, i)->threads > 0;
         d->from_host = t->ranks[i].from_host;
+        d->kind = island_device(t->is, i)->unified ? COSTS_HOST : COSTS_CARD;
         if (i + 1 == p->n_devices)
             break;
         const struct rank_times *r = &t->ranks[i];
@@ -692,7 +679,7 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {4, /* version of the measurement */
+    const int numbers[] = {5, /* version of the measurement */
                            most_samples(opt),
                            (int)opt->precision,
                            opt->recompute,

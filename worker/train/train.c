@@ -185,10 +185,8 @@ static int make_schedule(const struct trainer *t, const struct pipe_plan *plan, 
                          struct pipe_schedule *ret, struct err *err)
 {
     const struct costs *costs = t->with_peers ? t->peers.costs : NULL;
-    const struct fill_options fill = {.samples = (int)next,
-                                      .scratch = FILL_UNDERWAY,
-                                      .group = FILL_GROUP,
-                                      .share = t->fill_share};
+    const struct fill_options fill = {
+        .samples = (int)next, .group = FILL_GROUP, .share = t->fill_share};
     struct fill_report report;
     int rc = schedule_make(costs, plan, ret, err);
     if (rc < 0)

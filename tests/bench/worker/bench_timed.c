@@ -108,10 +108,8 @@ static void pace(void *arg, const struct pipe_instr *in, uint64_t ready_ns)
 
 static double predict(const struct costs *costs, const struct pipe_plan *plan)
 {
-    const struct fill_options opt = {.samples = SAMPLES / plan->copies,
-                                     .scratch = FILL_UNDERWAY,
-                                     .group = FILL_GROUP,
-                                     .share = 1};
+    const struct fill_options opt = {
+        .samples = SAMPLES / plan->copies, .group = FILL_GROUP, .share = 1};
     struct fill_report report;
     struct pipe_schedule s;
     struct costs share;

@@ -135,9 +135,9 @@ static void test_devices(void **state)
     assert_non_null(strstr(text, "  dit layers 21 to 31 on card: "));
     assert_non_null(strstr(text,
                            "  card: 525 B, of which 525 B model and optimiser, 0 B slots, 0 B "
-                           "buffers; no room for the frozen networks: others encode\n"));
-    says(text, "  card: 983 B, of which 275 B model and optimiser, 0 B slots, 0 B buffers, 700 B "
-               "frozen weights, 8 B scratch\n");
+                           "beside them; no room for the frozen networks: others encode\n"));
+    says(text, "  card: 991 B, of which 275 B model and optimiser, 0 B slots, 0 B beside them, "
+               "700 B frozen weights, 16 B scratch\n");
 }
 
 /* A frozen network of four layers that no device holds beside a stage, but two of its layers. */
@@ -255,7 +255,7 @@ static void test_filled_chains(void **state)
     says(text, " frozen weights, ");
     says(shown_with(*state, "pipeline: bidirectional, fill: false", with),
          "Each chain's first stage runs the frozen networks before each step (train.fill: false); "
-         "what they take is not counted here.\n");
+         "the time that they take is not counted here.\n");
     mem_free(with);
 }
 

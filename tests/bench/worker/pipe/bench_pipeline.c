@@ -152,7 +152,7 @@ static void planning_time(void)
     struct planner_result result;
     struct costs p = pipes_profile(1, 64, 16, 8);
     const struct planner_options opt = {
-        .samples = 256, .n_micros = 1, .micros = {32}, .fill = true, .scratch = 16, .group = 8};
+        .samples = 256, .n_micros = 1, .micros = {32}, .fill = true, .group = 8};
     rng_init(&r, 10, 3);
     for (int i = 0; i < 64; i++) {
         struct costs_layer *l = &p.chains[0].layers[i];
@@ -183,8 +183,7 @@ static double filled(const struct costs *p, int stages, int micros, double share
                      enum pipe_order order, struct pipe_schedule *ret, double *idle)
 {
     struct pipe_plan plan = pipes_plan(p, order, stages, micros, 8);
-    const struct fill_options opt = {
-        .samples = 8 * micros, .scratch = 16, .group = 8, .share = share};
+    const struct fill_options opt = {.samples = 8 * micros, .group = 8, .share = share};
     double best = INFINITY;
     struct err err = {0};
     for (int s = 0; s < stages; s++)

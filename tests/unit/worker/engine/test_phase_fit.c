@@ -4,9 +4,13 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/str.h"
+#include "kernels/kernels.h"
 #include "worker/engine/phase_fit.h"
+#include "worker/pipe/planner.h"
+#include "worker/train/profile.h"
 
 #define DEVICES 4
 #define PLENTY (UINT64_C(1) << 40)
@@ -218,6 +222,78 @@ static void what_would_fit_is_named(void **state)
     model_free(m);
 }
 
+/* Searches with so much room on each device, and fits each plan that is shown as possible; returns
+ * how many those are. */
+static int plans_shown(const struct model *m, struct costs *costs, uint64_t bytes, bool host)
+{
+    struct phase_room r = cards(bytes);
+    struct train_options o = options(0, 8);
+    const struct planner_options asked = {.samples = 32,
+                                          .n_micros = 2,
+                                          .micros = {4, 8},
+                                          .shard = JOB_SHARD_AUTO,
+                                          .group = FILL_GROUP};
+    struct planner_result found;
+    struct err err = {0};
+    int n = 0;
+    r.each.host = host;
+    for (int d = 0; d < costs->n_devices; d++)
+        costs->devices[d].memory = plan_room_bytes(&r.each);
+    const int rc = planner_search(costs, &asked, &found, &err);
+    if (rc == -ENOMEM)
+        return 0;
+    OK(rc);
+    for (int i = 0; i < PIPE_ORDERS; i++) {
+        struct phase_plan p = {.pipe = found.of[i].plan};
+        if (!found.of[i].possible)
+            continue;
+        n++;
+        p.accumulate = p.pipe.cuts[0].micros;
+        if (i == PIPE_DATA) /* with data parallelism a worker's copies have one device each */
+            p.pipe.copies = p.pipe.devices;
+        if (i == PIPE_DATA)
+            p.pipe.devices = p.pipe.cuts[0].stages[0].devices = 1;
+        OK(phase_fit_parts(&r, m, &o, &p, &err));
+        if (p.memory.need > found.of[i].memory)
+            fail_msg("order %d: %" PRIu64 " are shown, and %" PRIu64 " needed", i,
+                     found.of[i].memory, p.memory.need);
+    }
+    planner_release(&found);
+    return n;
+}
+
+/* Whatever the room is. */
+static void what_the_planner_shows_fits(void **state)
+{
+    char folder[] = "/tmp/skerry-fit-XXXXXX";
+    struct model *m = deep();
+    struct train_options o = options(0, 8);
+    struct costs costs;
+    struct err err = {0};
+    assert_non_null(mkdtemp(folder));
+    OK(profile_get(is, m, &o, PLENTY, folder, &costs, &err));
+    profile_forget(is, m, &o, folder);
+    assert_int_equal(rmdir(folder), 0);
+    for (int host = 0; host < 2; host++) {
+        int some = 0, all = 0;
+        for (int d = 0; d < DEVICES; d++) {
+            island_device(is, d)->unified = host;
+            costs.devices[d].kind = host ? COSTS_HOST : COSTS_CARD;
+        }
+        const uint64_t least = costs_workspace(costs.devices[0].kind, 0, 0), step = 256 << 10;
+        for (uint64_t more = 0; more < 128 * step; more += step) {
+            const int n = plans_shown(m, &costs, least + more, host);
+            some += n > 0 && n < 3;
+            all += n == 3;
+        }
+        assert_true(some > 10 && all > 10);
+    }
+    for (int d = 0; d < DEVICES; d++)
+        island_device(is, d)->unified = true;
+    costs_release(&costs);
+    model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +303,7 @@ int main(void)
         cmocka_unit_test(micro_batches_become_smaller),
         cmocka_unit_test(the_refusal_has_the_numbers),
         cmocka_unit_test(what_would_fit_is_named),
+        cmocka_unit_test(what_the_planner_shows_fits),
     };
     return cmocka_run_group_tests(tests, open_island, close_island);
 }

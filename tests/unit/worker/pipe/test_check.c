@@ -118,15 +118,54 @@ static void test_memory(void **state)
     make(&b, PIPE_1F1B);
     for (int i = 0; i < 3; i++)
         b.p.chains[0].layers[i].weight_bytes = 100;
-    /* Weights, slots of 8 samples, what is received and sent at the lower end, what is received at
-     * the upper one. */
-    assert_int_equal(plan_bytes(&b.p, &b.plan, 0), 100 + 4 * 8000 + 2 * 8000);
-    assert_int_equal(plan_bytes(&b.p, &b.plan, 1), 100 + 3 * 8000 + 6 * 8000);
-    assert_int_equal(plan_bytes(&b.p, &b.plan, 2), 100 + 1 * 8000 + 4 * 8000);
-    b.p.devices[1].memory = 72100;
+    /* Weights, slots of 8 samples. */
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 0), 100 + 4 * 8000);
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 1), 100 + 3 * 8000);
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 2), 100 + 1 * 8000);
+    b.p.devices[1].memory = 24100;
     OK(schedule_check(&b.p, &b.plan, &b.s, err));
     b.p.devices[1].memory--;
-    refused(&b, -ENOMEM, "device 1 (cpu:1) needs 70.4 KiB and has 70.4 KiB");
+    refused(&b, -ENOMEM, "device 1 (cpu:1) needs 23.5 KiB and has 23.5 KiB");
+    drop(&b);
+}
+
+/* What stages have beside their layers, and devices beside their stages. */
+static void test_beside(void **state)
+{
+    struct bench b;
+    (void)state;
+    make(&b, PIPE_1F1B);
+    const uint64_t load = 8 * (uint64_t)b.plan.cuts[0].micros;
+    struct costs_chain *c = &b.p.chains[0];
+    c->stage = (struct costs_beside){1000, 10, 1, 100, 50};
+    c->first = (struct costs_beside){.load_bytes = 2};
+    c->last = (struct costs_beside){.bytes = 5000, .slot_bytes = 7};
+    for (int i = 0; i < 3; i++) {
+        c->layers[i].gradient_bytes = 3;
+        c->layers[i].split_bytes = 4;
+    }
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 0), 4 * 8 * 1100 + 1000 + 80 + 3 * load);
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 1), 3 * 8 * 1100 + 1000 + 80 + load);
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 2), 8 * 1107 + 6000 + 80 + load);
+    /* On the host the flat copy of the weights, too. */
+    b.p.devices[0].kind = b.p.devices[1].kind = COSTS_HOST;
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 1),
+                     3 * 8 * 1100 + 1080 + load + 3 + costs_workspace(COSTS_HOST, 0, 0));
+    /* A card has one more slot for what arrives. */
+    b.p.devices[1].kind = COSTS_CARD;
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 1),
+                     4 * 8 * 1100 + 1080 + load +
+                         costs_workspace(COSTS_CARD, 4 * 8 * 1100 + 1080 + load, 0));
+    /* Where W runs apart, slots keep what it reads. */
+    b.p.devices[1].kind = COSTS_ANY;
+    b.plan.order = PIPE_SPLIT;
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 1), 3 * 8 * (1100 + 54) + 1080 + load);
+    /* What frozen networks made waits everywhere. */
+    b.p.n_frozen = 1;
+    b.p.frozen[0].out_bytes = 9;
+    assert_int_equal(plan_trained_bytes(&b.p, &b.plan, 1),
+                     3 * 8 * (1100 + 54) + 1080 + load + 9 * (load + 1));
+    b.p.n_frozen = 0;
     drop(&b);
 }
 
@@ -152,9 +191,10 @@ static void test_frozen(void **state)
     refused(&b, -EINVAL, "sample 20 goes through 9 of 25");
     OK(schedule_insert(&b.s, 2, 4, &rest));
     OK(schedule_check(&b.p, &b.plan, &b.s, err));
-    assert_int_equal(schedule_bytes(&b.p, &b.plan, &b.s, 2),
-                     plan_bytes(&b.p, &b.plan, 2) + 250 + 12 * 3);
-    assert_int_equal(schedule_bytes(&b.p, &b.plan, &b.s, 1), plan_bytes(&b.p, &b.plan, 1));
+    b.plan.bare[1] = true;
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 2),
+                     plan_trained_bytes(&b.p, &b.plan, 2) + 250 + FILL_UNDERWAY * 3);
+    assert_int_equal(plan_bytes(&b.p, &b.plan, 1), plan_trained_bytes(&b.p, &b.plan, 1));
     move(&b, 2, 4, 1);
     refused(&b, -EINVAL, "a sample is not where this begins");
     erase(&b, 2, 1);
@@ -168,9 +208,8 @@ static void test_frozen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_computing),
-        cmocka_unit_test(test_transfers),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_computing), cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_memory),    cmocka_unit_test(test_beside),
         cmocka_unit_test(test_frozen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,12 +7,14 @@ static const char whole[] =
     "  {\"f\": [2, 3], \"b\": [3, 5], \"w\": [1, 2], \"add\": 0.25, \"step\": 0.5, \"out_bytes\": "
     "10,"
     "   \"slot_bytes\": 20, \"weight_bytes\": 30, \"state_bytes\": 40, \"gradient_bytes\": 15},"
-    "  {\"f\": [1, 1], \"b\": [1, 1], \"w\": [1, 1], \"count\": 3}]}],"
+    "  {\"f\": [1, 1], \"b\": [1, 1], \"w\": [1, 1], \"split_bytes\": 8, \"count\": 3}],"
+    "  \"stage\": {\"bytes\": 1, \"sample_bytes\": 2, \"load_bytes\": 3, \"slot_bytes\": 4,"
+    "   \"split_bytes\": 5}, \"last\": {\"load_bytes\": 6}}],"
     " \"groups\": [1], \"frozen\": [{\"name\": \"vae\", \"out_bytes\": 7, \"wanted\": \"all\","
     "  \"layers\": [{\"t\": [0.25], \"weight_bytes\": 5, \"scratch_bytes\": 6, \"count\": 2}]}],"
     " \"devices\": [{\"name\": \"a\", \"speed\": 2, \"memory\": 1000, \"sums_apart\": 1, "
     "\"count\": 2},"
-    "  {\"name\": \"b\", \"memory\": 500, \"from_host\": 9, \"count\": 2}],"
+    "  {\"name\": \"b\", \"memory\": 500, \"from_host\": 9, \"kind\": \"card\", \"count\": 2}],"
     " \"links\": [{\"alpha\": 0.1, \"bytes_per_s\": 100, \"count\": 2},"
     "  {\"alpha\": 0.5, \"bytes_per_s\": 50}]}";
 
@@ -28,7 +30,11 @@ static void test_whole(void **state)
     assert_true(p.chains[0].layers[0].add == 0.25 && p.chains[0].layers[1].add == 0);
     assert_true(p.devices[1].sums_apart && !p.devices[2].sums_apart);
     assert_true(p.devices[1].from_host == 0 && p.devices[2].from_host == 9);
-    assert_true(p.chains[0].layers[3].f.s[1] == 1);
+    assert_true(p.chains[0].layers[3].f.s[1] == 1 && p.chains[0].layers[3].split_bytes == 8);
+    assert_memory_equal(&p.chains[0].stage, (&(struct costs_beside){1, 2, 3, 4, 5}),
+                        sizeof p.chains[0].stage);
+    assert_true(p.chains[0].first.load_bytes == 0 && p.chains[0].last.load_bytes == 6);
+    assert_true(p.devices[1].kind == COSTS_ANY && p.devices[2].kind == COSTS_CARD);
     assert_int_equal(p.frozen[0].n, 2);
     assert_true(p.frozen[0].all && p.frozen[0].layers[1].scratch_bytes == 6);
     assert_int_equal(p.n_devices, 4);
@@ -61,6 +67,7 @@ static void test_links(void **state)
     assert_int_equal(half.n_devices, 2);
     assert_true(half.devices[0].speed == 1 && half.devices[1].memory == 500);
     assert_true(half.devices[0].sums_apart && half.devices[1].sums_apart);
+    assert_int_equal(half.devices[0].kind, COSTS_CARD);
     p.devices[0].sums_apart = p.devices[1].sums_apart = false;
     p.devices[3].sums_apart = true;
     costs_share(&p, 2, &half);
@@ -106,6 +113,10 @@ static void test_refusals(void **state)
             "4 links between 4 devices");
     refused("\"wanted\": \"all\"", "\"wanted\": \"some\"", "expected first or all");
     refused("\"groups\": [1]", "\"groups\": []", "groups is missing");
+    refused("\"card\"", "\"tpu\"", "devices 1: kind is 'tpu', expected host or card");
+    refused("\"stage\": {", "\"stage\": {\"byte\": 1, ",
+            "chains 0: stage has the key 'byte', which is not known");
+    refused("\"last\": {\"load_bytes\": 6}", "\"last\": 6", "chains 0: last must be an object");
     refused("\"name\": \"dit\"", "\"name\": \"\"", "name must be a text");
     refused("\"links\": [", "\"links\": 3, \"x\": [", "the key 'x'");
     refused("]}", "]", "bad:");

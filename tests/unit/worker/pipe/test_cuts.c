@@ -103,10 +103,6 @@ static double pair_brute(const struct costs *p, bool reversed, int micros)
                                 c += y->f.s[0] + y->b.s[0] + y->w.s[0];
                                 bytes += 8 * y->slot_bytes * (uint64_t)slots;
                             }
-                            if (s > 0)
-                                bytes += 32 * p->chains[k].layers[cut[k][s] - 1].out_bytes;
-                            if (s < 2)
-                                bytes += 16 * p->chains[k].layers[cut[k][s + 1] - 1].out_bytes;
                             const int below = k == 1 && reversed ? s - 1 : s; /* at link d */
                             if (d < 2)
                                 x += 2 *
@@ -144,7 +140,7 @@ static void test_pair(void **state)
             }
         for (int d = 0; d < 3; d++) {
             p.devices[d].speed = 0.5 + rng_uniform_double(&r);
-            p.devices[d].memory = 50000 + rng_below(&r, 300000);
+            p.devices[d].memory = 20000 + rng_below(&r, 120000);
             if (d > 0)
                 p.links[d - 1] = (struct costs_link){0.1, 10000};
         }

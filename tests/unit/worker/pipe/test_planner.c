@@ -4,12 +4,8 @@
 
 static struct planner_options options(int samples, int micros)
 {
-    return (struct planner_options){.samples = samples,
-                                    .n_micros = 1,
-                                    .micros = {micros},
-                                    .fill = true,
-                                    .scratch = 16,
-                                    .group = 8};
+    return (struct planner_options){
+        .samples = samples, .n_micros = 1, .micros = {micros}, .fill = true, .group = 8};
 }
 
 static void refused(const struct costs *p, const struct planner_options *opt, int code,

@@ -16,8 +16,7 @@ static struct costs profile(double frozen)
 static void fill(const struct costs *p, const struct pipe_plan *plan, double share,
                  struct pipe_schedule *s, struct fill_report *report)
 {
-    const struct fill_options opt = {
-        .samples = MICROS * EACH, .scratch = 16, .group = 8, .share = share};
+    const struct fill_options opt = {.samples = MICROS * EACH, .group = 8, .share = share};
     OK(schedule_make(p, plan, s, err));
     OK(fill_schedule(p, plan, &opt, s, report, err));
 }
