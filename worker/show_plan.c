@@ -193,15 +193,6 @@ static void show(const struct costs *p, const struct planner_options *opt,
 
 /* ---- frozen networks that run before the step ---- */
 
-/* Takes the frozen networks out: so many bytes of them lie where a chain begins. */
-static void leave_out(struct costs *p, uint64_t bytes)
-{
-    for (int c = 0; c < p->n_chains; c++)
-        p->chains[c].layers[0].weight_bytes += bytes;
-    for (; p->n_frozen > 0; p->n_frozen--)
-        mem_free(p->frozen[p->n_frozen - 1].layers);
-}
-
 /* The slowest way from the host's memory to a device; 0: a device has none. */
 static double host_rate(const struct costs *p)
 {
@@ -232,6 +223,37 @@ static uint64_t streamed_bytes(const struct costs *p, int samples)
     return sum;
 }
 
+/* Seconds for so many samples; rate: bytes a second at which weights come, 0: they are there. */
+static double frozen_takes(const struct costs *p, double rate, int samples)
+{
+    double seconds = 0;
+    for (int k = 0; k < p->n_frozen; k++)
+        for (int i = 0; i < p->frozen[k].n; i++) {
+            const struct costs_frozen_layer *l = &p->frozen[k].layers[i];
+            const double copy = rate > 0 ? (double)l->weight_bytes / rate : 0;
+            seconds += fmax(copy, costs_seconds(&p->groups, &l->t, samples));
+        }
+    return seconds;
+}
+
+/* The frozen networks run before the step, where a chain begins: so many bytes of them lie there.
+ */
+static void run_before(struct costs *p, uint64_t bytes, double rate, int most)
+{
+    struct costs_points at = {0};
+    struct costs_time load = {0};
+    for (int n = 1; n <= most && at.n < COSTS_POINTS_MAX; n *= 2) {
+        at.samples[at.n] = n;
+        load.s[at.n++] = frozen_takes(p, rate, n);
+    }
+    p->groups = at;
+    p->load = load;
+    for (int c = 0; c < p->n_chains; c++)
+        p->chains[c].layers[0].weight_bytes += bytes;
+    for (; p->n_frozen > 0; p->n_frozen--)
+        mem_free(p->frozen[p->n_frozen - 1].layers);
+}
+
 static void show_streamed(const struct costs *p, const struct planner_options *opt,
                           const struct pipe_plan *plan, FILE *out)
 {
@@ -239,24 +261,15 @@ static void show_streamed(const struct costs *p, const struct planner_options *o
     const int sharers = plan->copies * pipe_place(plan, 0).devices;
     const int samples = (opt->samples + sharers - 1) / sharers;
     const double rate = host_rate(p);
-    double copies = 0, seconds = 0;
-    uint64_t bytes = 0;
-    for (int k = 0; k < p->n_frozen; k++)
-        for (int i = 0; i < p->frozen[k].n; i++) {
-            const struct costs_frozen_layer *l = &p->frozen[k].layers[i];
-            const double copy = (double)l->weight_bytes / rate;
-            bytes += l->weight_bytes;
-            copies += copy;
-            seconds += fmax(copy, costs_seconds(&p->groups, &l->t, samples));
-        }
+    const uint64_t bytes = frozen_networks_bytes(p, 0);
     (void)fprintf(
         out,
         "No device has room for the frozen networks (%s): they stay in the host's memory, "
         "and the first stage's devices stream them, in %s, before each step. For %d "
-        "samples each that takes %.4g s, of which copies alone take %.4g s; it is not "
-        "counted above.\n",
+        "samples each that takes %.4g s, which the seconds above include; copies alone take "
+        "%.4g s.\n",
         str_human_bytes(bytes, all), str_human_bytes(streamed_bytes(p, samples), need), samples,
-        seconds, copies);
+        frozen_takes(p, rate, samples), (double)bytes / rate);
 }
 
 static void show_all(const struct asked *asked, const struct costs *p, const struct costs *costs,
@@ -271,8 +284,8 @@ static void show_all(const struct asked *asked, const struct costs *p, const str
         show_streamed(p, opt, &r->of[r->chosen].plan, out);
     else if (costs->n_frozen < p->n_frozen)
         (void)fprintf(out,
-                      "%s stage runs the frozen networks before each step (%s); the time that they "
-                      "take is not counted here.\n",
+                      "%s stage runs the frozen networks before each step (%s); the seconds above "
+                      "include that.\n",
                       asked->chains > 1 ? "Each chain's first" : "The first", asked->unfilled);
 }
 
@@ -298,11 +311,12 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
     if (costs_copy(p, &costs) < 0)
         return err_set(err, -ENOMEM, "no memory to plan");
     if (apart)
-        leave_out(&costs, frozen_networks_bytes(p, 0));
+        run_before(&costs, frozen_networks_bytes(p, 0), 0, opt.samples);
     rc = planner_search(&costs, &opt, &result, err);
     const bool streams = rc == -ENOMEM && frozen && !apart && host_rate(p) > 0;
     if (streams) {
-        leave_out(&costs, streamed_bytes(p, pipe_most(opt.samples, p->n_devices)));
+        run_before(&costs, streamed_bytes(p, pipe_most(opt.samples, p->n_devices)), host_rate(p),
+                   opt.samples);
         rc = planner_search(&costs, &opt, &result, err);
     }
     if (rc == 0) {

@@ -131,6 +131,9 @@ struct costs {
     struct costs_device devices[COSTS_DEVICES_MAX];
     struct costs_link links[COSTS_DEVICES_MAX - 1];
     struct costs_link across; /* link between devices of different shares (costs_share) */
+    /* Not of the file: seconds, at `groups`, in which a device where a chain begins encodes its
+     * samples before the step, if frozen networks do not run ahead. */
+    struct costs_time load;
 };
 
 /* name is for messages.  -ERR_FORMAT: not JSON; -ERR_CONFIG: a rule is broken; -ENOMEM. */

@@ -57,7 +57,7 @@ struct planner_candidate {
     char why[PLANNER_WHY_MAX]; /* why not */
     struct pipe_plan plan;
     double bound;                  /* (M + 2S - 2) T0 + Y */
-    double plain;                  /* seconds of a step without frozen layers */
+    double plain;                  /* seconds of a step without FROZEN */
     double seconds;                /* seconds with them, and with the share of `estimate` */
     double least;                  /* the shortest step: without estimate, unless all have one */
     double estimate;               /* seconds that an estimate adds to a step */

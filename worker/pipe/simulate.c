@@ -175,6 +175,20 @@ static double step_seconds(const struct machine *m, int d)
     return update / m->p->devices[d].speed + gather;
 }
 
+/* LOAD: what is encoded before the step. */
+static double load_seconds(const struct machine *m, int d)
+{
+    int samples = 0;
+    for (int c = 0; c < m->plan->chains; c++) { /* captions of both chains are the same */
+        const struct pipe_cut *cut = &m->plan->cuts[c];
+        if (pipe_stage_of(cut, d) == 0)
+            samples = cut->micros * pipe_most(cut->samples, cut->stages[0].devices);
+    }
+    return samples > 0 && m->p->groups.n > 0
+               ? costs_seconds(&m->p->groups, &m->p->load, samples) / m->p->devices[d].speed
+               : 0;
+}
+
 static double duration(const struct machine *m, int d, const struct pipe_instr *in)
 {
     const double speed = m->p->devices[d].speed;
@@ -184,6 +198,8 @@ static double duration(const struct machine *m, int d, const struct pipe_instr *
         return m->seconds[in->chain][3 * in->stage] / speed;
     if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W)
         return m->seconds[in->chain][3 * in->stage + (int)(in->op - PIPE_F)] / speed;
+    if (in->op == PIPE_LOAD)
+        return load_seconds(m, d);
     return in->op == PIPE_STEP ? step_seconds(m, d) : 0;
 }
 

@@ -49,6 +49,28 @@ static void test_add(void **state)
     costs_release(&p);
 }
 
+/* What is encoded before the step, where the chain begins: the other stages wait for it. */
+static void test_load(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    (void)state;
+    struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, 4, 2, 8);
+    p.groups = (struct costs_points){2, {8, 16}};
+    p.load = (struct costs_time){{3, 5}};
+    p.devices[0].speed = 0.5;
+    const double with = seconds(&p, &plan, NULL);
+    p.load = (struct costs_time){{0}};
+    assert_true(near(with, seconds(&p, &plan, NULL) + 5 / 0.5));
+    /* With data parallelism each device encodes its own. */
+    p.load = (struct costs_time){{3, 5}};
+    plan = pipes_plan(&p, PIPE_DATA, 1, 2, 16);
+    plan.devices = plan.cuts[0].stages[0].devices = 4;
+    const double data = seconds(&p, &plan, NULL);
+    p.load = (struct costs_time){{0}};
+    assert_true(near(data, seconds(&p, &plan, NULL) + 3 / 0.5));
+    costs_release(&p);
+}
+
 /* What is beside the pipeline: transfers, the sum of gradients, the norm, the optimiser. */
 static void test_parts(void **state)
 {
@@ -173,10 +195,10 @@ static void test_bidirectional(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_1f1b),          cmocka_unit_test(test_add),
-        cmocka_unit_test(test_parts),         cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_bound),         cmocka_unit_test(test_split),
-        cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_1f1b),    cmocka_unit_test(test_add),
+        cmocka_unit_test(test_load),    cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_overlap), cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_split),   cmocka_unit_test(test_bidirectional),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
