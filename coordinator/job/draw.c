@@ -189,6 +189,24 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
     return t;
 }
 
+/* ---- versions that are gone ---------------------------------------------- */
+
+void draw_renew(const struct job *j, struct task *t)
+{
+    bool kept = true;
+    uint64_t newest = UINT64_MAX; /* that all modules of the path have */
+    if (task_drawing(t) == NULL || t->draw.mixture || j->spec.outer.async ||
+        j->paths[t->path].hope.task == t->id) /* that has its version with it */
+        return;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
+        kept &= module_version(m, t->draw.version) != NULL;
+        newest = m->version < newest ? m->version : newest;
+    }
+    if (!kept)
+        t->draw.version = (uint32_t)newest;
+}
+
 /* ---- when ---------------------------------------------------------------- */
 
 static bool due(int every, uint32_t done)

@@ -83,8 +83,9 @@ static void add_weights(struct message *b, const struct module_rec *m, const str
         ref->full = message_blob(b, full);
 }
 
-/* Phases begin at the version of their round; evaluations of a version that is gone take the
- * newest.  If versions are no rounds, or come within them, all begin at the newest. */
+/* Phases begin at the version of their round, and evaluations and samples of a path are of the
+ * version that they say; other tasks take the newest where theirs is gone.  If versions are no
+ * rounds all begin at the newest, and so do phases where versions come within rounds. */
 static const struct version_rec *wanted_version(const struct message *b, const struct module_rec *m)
 {
     const struct snapshot *s = b->phase ? b->task->train.snapshot : NULL;
@@ -94,7 +95,8 @@ static const struct version_rec *wanted_version(const struct message *b, const s
     if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
         return module_version(m, m->version);
     const struct version_rec *v = module_version(m, task_round(b->task));
-    return v != NULL || b->phase ? v : module_version(m, m->version);
+    const bool path = task_drawing(b->task) != NULL && !b->task->draw.mixture;
+    return v != NULL || b->phase || path ? v : module_version(m, m->version);
 }
 
 Skerry__V1__ModuleRef *message_bare_module(struct message *b, const struct module_rec *m)

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "coordinator/job/ahead.h"
 #include "coordinator/job/best.h"
+#include "coordinator/job/draw.h"
 #include "coordinator/job/guard.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
@@ -143,11 +144,13 @@ static size_t helpers(const struct state *s, const struct schedule_task *list, s
 static void give(struct coordinator *co, struct worker *w, struct task *t)
 {
     struct rpc_request *req = state_unpark(w);
+    const struct job *j = state_job(&co->state, t->job_id);
     rpc_request_on_gone(req, NULL, NULL);
+    draw_renew(j, t);
     task_lease(co, t, w);
     if (t->kind == TASK_TRAIN)
-        t->train.fresh = spot_check_wants(co, state_job(&co->state, t->job_id), t, w);
-    ahead_leased(w, state_job(&co->state, t->job_id), t);
+        t->train.fresh = spot_check_wants(co, j, t, w);
+    ahead_leased(w, j, t);
     struct reply *r = core_reply(co, req, assign_send);
     r->worker_id = w->id;
     r->task_id = t->id;

@@ -256,13 +256,55 @@ static void test_due_mixture(void **state)
     expect_after(co, j, UINT32_MAX, "EVAL 3 all, SAMPLE 3 all, SAMPLE 0, SAMPLE 1, SAMPLE 2");
 }
 
+/* Keeps as many versions as it can, up to `last`. */
+static void at_version(struct job *j, uint32_t module, uint64_t last)
+{
+    for (uint64_t v = 0; v <= last; v++)
+        module_add_version(module_memory(&j->modules[module]), &(struct version_rec){.version = v});
+}
+
+/* What is left for later is of a version that is there then, and says so. */
+static void test_gone(void **state)
+{
+    static const struct {
+        uint32_t of, then;
+        bool sample, mixture, async, hoped;
+    } cases[] = {
+        {.of = 3, .then = 9},
+        {.of = 3, .then = 9, .sample = true},
+        {.of = 7, .then = 7},
+        {.of = 9, .then = 9},
+        {.of = 3, .then = 3, .mixture = true}, /* each of its paths is at another */
+        {.of = 3, .then = 3, .async = true},   /* it counts rounds, not versions */
+        {.of = 3, .then = 3, .hoped = true},   /* its files are kept for it */
+    };
+    struct coordinator *co = *state;
+    struct job *j = add(&co->state, dipaco);
+    at_version(j, j->comp.paths[0].modules[0], 10);
+    at_version(j, j->comp.paths[0].modules[1], 9);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct task *t =
+            state_add_task(&co->state, 0, j->id, cases[i].sample ? TASK_SAMPLE : TASK_EVAL);
+        t->draw.version = cases[i].of;
+        t->draw.mixture = cases[i].mixture;
+        j->spec.outer.async = cases[i].async;
+        job_edit_path(j, 0)->hope.task = cases[i].hoped ? t->id : 0;
+        draw_renew(j, t);
+        assert_int_equal(t->draw.version, cases[i].then);
+    }
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_SCORE);
+    t->score.version = 3;
+    draw_renew(j, t);
+    assert_int_equal(t->score.version, 3);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
         CASE(test_no_eval), CASE(test_front),     CASE(test_even),        CASE(test_shares),
         CASE(test_labels),  CASE(test_asked),     CASE(test_mixture),     CASE(test_text),
-        CASE(test_due),     CASE(test_due_paths), CASE(test_due_mixture),
+        CASE(test_due),     CASE(test_due_paths), CASE(test_due_mixture), CASE(test_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,7 +118,8 @@ static uint64_t version_in(struct rig *r, struct job *j, const struct task *t)
     return first_module(r, j, t, add_worker(r))->version;
 }
 
-/* A phase begins at its round or not at all; what is evaluated may be newer, if that is gone. */
+/* A phase begins at its round or not at all, and a path is evaluated at the version that the result
+ * will be of; paths of a mixture are at several, so theirs may be newer. */
 static void test_versions_of_rounds(void **state)
 {
     struct rig *r = *state;
@@ -126,9 +127,22 @@ static void test_versions_of_rounds(void **state)
     add_versions(j, 1, 4);
     assert_int_equal(version_in(r, j, phase(r, j, 2)), 2);
     assert_int_equal(version_in(r, j, eval(r, j, 2)), 2);
-    assert_int_equal(version_in(r, j, eval(r, j, 0)), 4);
+    assert_null(message_within(r, j, eval(r, j, 0), add_worker(r), MESSAGE_BYTES_MAX));
     assert_null(message_within(r, j, phase(r, j, 0), add_worker(r), MESSAGE_BYTES_MAX));
     assert_null(message_within(r, j, phase(r, j, 5), add_worker(r), MESSAGE_BYTES_MAX));
+}
+
+static void test_versions_of_a_mixture(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = add_job(r, ddm);
+    add_versions(j, 1, 4);
+    struct task *t = eval(r, j, 0);
+    t->draw.mixture = true;
+    t->path = (uint32_t)j->comp.router_path;
+    const Skerry__V1__Mixture *m = message_of(r, j, t, add_worker(r))->mixture;
+    assert_int_equal(m->router[0]->version, 4);
+    assert_int_equal(m->experts->expert[2]->modules[0]->version, 4);
 }
 
 /* If versions are no rounds, or come within them, a phase begins at the newest. */
@@ -493,6 +507,7 @@ int main(void)
         LIVE(test_whole_or_deltas),
         LIVE(test_mean),
         LIVE(test_versions_of_rounds),
+        LIVE(test_versions_of_a_mixture),
         LIVE(test_versions_between_rounds),
         LIVE(test_version_of_a_snapshot),
         LIVE(test_best),

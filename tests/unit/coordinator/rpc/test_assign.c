@@ -329,6 +329,22 @@ static void who_fetches_gets_no_phase(void **state)
     }
 }
 
+/* An evaluation that nobody took while its version was kept is of the newest, and known as that. */
+static void an_evaluation_is_of_what_it_says(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    struct task *t = some_task(co, j, TASK_EVAL);
+    t->draw.version = 1;
+    for (uint32_t m = 0; m < j->comp.n_modules; m++)
+        for (uint64_t v = 1; v <= 9; v++)
+            module_add_version(module_memory(&j->modules[m]), &(struct version_rec){.version = v});
+    struct worker *w = asks(co, here(co));
+    assign_parked(co);
+    assert_int_equal(w->task_id, t->id);
+    assert_int_equal(task_round(t), 9);
+}
+
 /* Who has waited for as long as it wanted to is answered, and the others go on waiting. */
 static void a_wait_ends(void **state)
 {
@@ -357,6 +373,7 @@ int main(void)
         TEST(a_remote_drawing_needs_another_worker),
         TEST(two_remote_drawings_for_two_workers),
         TEST(who_fetches_gets_no_phase),
+        TEST(an_evaluation_is_of_what_it_says),
         TEST(a_wait_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
