@@ -8,9 +8,9 @@
  *                                                             (writer thread)
  *
  * The loop runs on during a commit; requests that arrive meanwhile belong to the next turn.  No
- * request is answered before the commit that contains it (invariant 3).  When a commit fails (disk
- * full), replies and rows wait, new changes are refused with -ENOSPC, and the commit is retried
- * every second.
+ * request is answered before the commit that contains it (invariant 3).  When a commit fails (a
+ * full disk, say), replies and rows wait, new changes are refused (core_writable()), and the commit
+ * is retried every second.
  * Loop thread. */
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H

@@ -88,6 +88,7 @@ static void failed(struct coordinator *co)
     if (co->store_ok || strcmp(co->store_error, why) != 0)
         log_error("store", "%s; nothing is acknowledged until it can be written", why);
     co->store_ok = false;
+    co->store_code = co->write_err.code;
     (void)str_copy(co->store_error, sizeof(co->store_error), why);
     take_back(co);
     loop_timer_start(co->retry, CORE_COMMIT_RETRY_MS, 0);

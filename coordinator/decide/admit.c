@@ -98,7 +98,7 @@ bool admit_work(const struct admit_work *in, uint64_t *ret_until_ms,
     ret_reason[0] = '\0';
     if (!in->store_ok)
         return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
-                              "the coordinator cannot write to its disk: no work is given"),
+                              "the coordinator cannot write its files: no work is given"),
                false;
     if (in->drain)
         return (void)snprintf(ret_reason, ADMIT_REASON_MAX, "draining: takes no more work"), false;

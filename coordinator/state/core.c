@@ -35,7 +35,8 @@ bool core_disk_full(struct coordinator *co)
 int core_writable(struct coordinator *co, struct err *err)
 {
     if (!co->store_ok)
-        return err_set(err, -ENOSPC, "the coordinator cannot write its state: %s", co->store_error);
+        return err_set(err, co->store_code == -ENOSPC ? -ENOSPC : -EIO,
+                       "the coordinator cannot write its state: %s", co->store_error);
     if (store_full(co->store) || co->n_replies >= CORE_REPLIES_MAX)
         return err_set(err, -EAGAIN, "too much is waiting to be written, ask again");
     return 0;

@@ -108,8 +108,9 @@ struct coordinator {
     struct err write_err; /* why it failed */
     bool touched;         /* jobs must advance: the next turn is more than a commit */
     bool store_ok;
-    bool disk_full; /* an upload failed for lack of space: no work until a tick finds room */
-    char store_error[512];
+    bool disk_full;        /* an upload failed for lack of space: no work until a tick finds room */
+    char store_error[512]; /* why no commit succeeds */
+    int store_code;        /* and the code of that */
     uint64_t started_ms;
     int64_t started_unix_ms;
     uint64_t checked_ms; /* when the leases were last checked */
@@ -161,7 +162,8 @@ struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
 struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
                          void (*send)(struct coordinator *co, struct reply *r));
 
-/* 0, or a sentence: -ENOSPC while no commit succeeds, -EAGAIN while too much waits for one. */
+/* 0, or a sentence: -ENOSPC while no commit succeeds for lack of space, -EIO while none does for
+ * another reason, -EAGAIN while too much waits for one. */
 int core_writable(struct coordinator *co, struct err *err);
 
 /* Checks the disk of the data directory, and stores the result in disk_full. */

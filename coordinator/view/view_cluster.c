@@ -603,8 +603,7 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
     if (view_is_slow(co))
         wait_for_disk(&ctx);
     if (!co->store_ok)
-        tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS,
-             true);
+        tell(&ctx, 0, 0, 0, "the coordinator's state", co->store_error, CORE_COMMIT_RETRY_MS, true);
     wait_for_store(&ctx);
     wait_for_jobs(&ctx, job_id, true);
     wait_for_tasks(&ctx, job_id, TASK_LEASED, true);

@@ -147,6 +147,7 @@ static void test_failed(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
     assert_false(co->store_ok);
     assert_true(co->store_error[0] != '\0');
+    assert_int_equal(co->store_code, -ENOSPC);
     assert_null(strpbrk(called, "de")); /* the replies were made, and thrown away */
     assert_int_equal(co->n_replies, 2);
     enum job_state then = state_job(&co->state, job)->state;
@@ -163,6 +164,27 @@ static void test_failed(void **state)
     }
     settle(r);
     assert_string_equal(called, "rrrrde"); /* made anew, once */
+}
+
+/* Another failure than a full disk is not called one. */
+static void test_failed_otherwise(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    char *db = fx_path(&r->f, "coordinator.db"), *aside = fx_path(&r->f, "aside");
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    settle(r);
+    (void)submit(r);
+    assert_int_equal(rename(db, aside), 0);
+    settle(r);
+    assert_int_equal(core_writable(r->co, &err), -EIO);
+    assert_non_null(strstr(err.msg, "was removed or replaced"));
+    assert_int_equal(rename(aside, db), 0);
+    while (!r->co->store_ok && clock_now_ms() < until)
+        loop_turn(r->loop, true);
+    assert_int_equal(core_writable(r->co, &err), 0);
+    mem_free(aside);
+    mem_free(db);
 }
 
 /* The optimiser's state of a job goes when its end is on record: until then a restart goes on with
@@ -501,14 +523,23 @@ static void test_closing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_order),           LIVE(test_next_commit),
-        LIVE(test_one_commit),      LIVE(test_not_writable),
-        LIVE(test_failed),          LIVE(test_end_not_written),
-        LIVE(test_closing),         LIVE(test_under_way),
-        LIVE(test_workers_wait),    LIVE(test_leases_stand),
-        LIVE(test_shown),           LIVE(test_revoked_when_durable),
-        LIVE(test_close_under_way), LIVE(test_gone_when_durable),
-        LIVE(test_gone_is_queued),  LIVE(test_refused_when_full),
+        LIVE(test_order),
+        LIVE(test_next_commit),
+        LIVE(test_one_commit),
+        LIVE(test_not_writable),
+        LIVE(test_failed),
+        LIVE(test_failed_otherwise),
+        LIVE(test_end_not_written),
+        LIVE(test_closing),
+        LIVE(test_under_way),
+        LIVE(test_workers_wait),
+        LIVE(test_leases_stand),
+        LIVE(test_shown),
+        LIVE(test_revoked_when_durable),
+        LIVE(test_close_under_way),
+        LIVE(test_gone_when_durable),
+        LIVE(test_gone_is_queued),
+        LIVE(test_refused_when_full),
     };
     (void)signal(SIGXFSZ, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);

@@ -701,6 +701,7 @@ static void test_disk_full(void **state)
     uint64_t id;
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     r->co->store_ok = false;
+    r->co->store_code = -ENOSPC;
     (void)str_copy(r->co->store_error, sizeof(r->co->store_error), "the disk is full");
     assert_int_equal(try_submit(r, yaml, &id, &err), -ENOSPC);
     assert_non_null(strstr(err.msg, "the disk is full"));

@@ -242,8 +242,12 @@ static void test_writable(void **state)
     assert_non_null(strstr(err.msg, "too much is waiting to be written"));
     (void)str_copy(co->store_error, sizeof(co->store_error), "why");
     co->store_ok = false;
-    assert_int_equal(core_writable(co, &err), -ENOSPC);
+    assert_int_equal(core_writable(co, &err), -EIO);
     assert_string_equal(err.msg, "the coordinator cannot write its state: why");
+    co->store_code = -EBUSY;
+    assert_int_equal(core_writable(co, &err), -EIO);
+    co->store_code = -ENOSPC;
+    assert_int_equal(core_writable(co, &err), -ENOSPC);
 }
 
 static struct statvfs disk;

@@ -69,7 +69,7 @@ static void test_revoking_a_worker(void **state)
     assert_int_equal(view_worker_revoke(co, 9, &err), -ERR_NOTFOUND);
     assert_string_equal(err.msg, "worker 9 does not exist");
     co->store_ok = false;
-    assert_int_equal(view_worker_revoke(co, w->id, &err), -ENOSPC);
+    assert_int_equal(view_worker_revoke(co, w->id, &err), -EIO);
     assert_int_equal(w->revoked_unix_ms, 0);
     co->store_ok = true;
     co->touched = false;
@@ -90,9 +90,9 @@ static void test_nothing_is_written(void **state)
     uint64_t id;
     co->store_ok = false;
     const uint64_t token = add_token(co, 1)->id;
-    assert_int_equal(view_token_make(co, &order, &id, text, NULL), -ENOSPC);
-    assert_int_equal(view_token_adjust(co, token, 0, &bounds, &t, NULL), -ENOSPC);
-    assert_int_equal(view_token_revoke(co, token, 0, NULL), -ENOSPC);
+    assert_int_equal(view_token_make(co, &order, &id, text, NULL), -EIO);
+    assert_int_equal(view_token_adjust(co, token, 0, &bounds, &t, NULL), -EIO);
+    assert_int_equal(view_token_revoke(co, token, 0, NULL), -EIO);
     assert_true(co->state.n_tokens == 1 && co->state.tokens[0].revoked_unix_ms == 0);
 }
 
