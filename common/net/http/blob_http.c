@@ -412,6 +412,8 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
     int rc = read_id(r, &u->id, &err);
     if (rc == 0)
         rc = check_ticket(b, r, TICKET_PUT, &u->id, &t, &err);
+    if (rc == 0)
+        rc = http_request_limit(r, t.max_bytes, &err);
     const char *h = http_request_header(r, "Content-Range");
     if (rc == 0 && h && parse_content_range(h, &from, &u->expect_end, &u->total, &u->asks) < 0)
         rc = err_set(&err, -EINVAL,
@@ -450,7 +452,7 @@ static int put_data(void *arg, struct http_request *r, void *sink, const void *d
 static void put_abort(void *arg, struct http_request *r, void *sink)
 {
     struct upload *u = sink;
-    drop_writer(u, true);
+    drop_writer(u, u->err.code != -ERR_LIMIT);
     mem_free(u);
 }
 

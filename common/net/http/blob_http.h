@@ -9,7 +9,8 @@
  * * /2000` (no space) asks for the state, and is answered 308 with `Range: bytes=0-999` or
  * none.  A piece that does not start where the last one ended is refused with 409;
  * content that does not match its name is refused with 422 `hash_mismatch`, and
- * the bytes that had arrived are dropped.
+ * the bytes that had arrived are dropped.  So they are where more comes than the
+ * ticket allows: 413, or the connection is cut.
  *
  * A blob far away is fetched before it is sent: 503 if that cannot be done now.
  *

@@ -71,7 +71,7 @@ struct http_request {
     struct buf body;
     void *sink;
     bool sink_open;
-    uint64_t body_bytes, start_ms;
+    uint64_t body_bytes, max_body, start_ms;
     struct MHD_Response *response; /* the answer, not queued yet */
     unsigned status;
     struct {

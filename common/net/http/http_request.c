@@ -275,6 +275,19 @@ int http_request_query_u64(struct http_request *r, const char *name, uint64_t fa
     return 0;
 }
 
+int http_request_limit(struct http_request *r, uint64_t bytes, struct err *err)
+{
+    const char *len = http_request_header(r, "Content-Length");
+    uint64_t n = 0;
+    r->max_body = bytes;
+    if (len && str_parse_u64(len, &n) < 0) /* without: none, or chunked, and counted as it comes */
+        return err_set(err, -EINVAL, "Content-Length is not a number");
+    if (n > bytes)
+        return err_set(err, -ERR_LIMIT, "the body has %llu bytes, at most %llu are taken here",
+                       (unsigned long long)n, (unsigned long long)bytes);
+    return 0;
+}
+
 int http_request_json(struct http_request *r, json_t **ret)
 {
     json_error_t e;

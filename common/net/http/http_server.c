@@ -62,20 +62,11 @@ static void enter(struct http_request *r)
 
 static int check_body(struct http_request *r)
 {
-    const char *len = http_request_header(r, "Content-Length");
-    uint64_t n = 0;
-    if (!len)
-        return 0; /* none, or chunked: counted as it comes */
-    if (str_parse_u64(len, &n) < 0) {
-        http_reply_error(r, 400, "invalid", "Content-Length is not a number");
-        return -EINVAL;
-    }
-    if (n > r->route->max_body) {
-        http_reply_error(r, 413, "too_large", "the body has %llu bytes, at most %zu are taken here",
-                         (unsigned long long)n, r->route->max_body);
-        return -ERR_LIMIT;
-    }
-    return 0;
+    struct err err = {0};
+    const int rc = http_request_limit(r, r->route->max_body, &err);
+    if (rc < 0)
+        http_reply_err(r, &err);
+    return rc;
 }
 
 /* libmicrohttpd keeps a record of each argument in the connection's memory, and says nothing where
@@ -129,17 +120,13 @@ static void take_body(struct http_request *r, const char *data, size_t len)
     const struct http_route *t = r->route;
     r->body_bytes += len;
     r->server->counters.body_bytes_in += len;
-    if (r->failed_body || r->queued)
+    if (r->failed_body)
         return;
-    if (r->body_bytes > t->max_body) {
-        r->failed_body = true;
-        return;
-    }
-    int rc;
+    int rc = -ERR_LIMIT;
     r->in_callback = true;
     if (t->upload)
         rc = t->upload->data(t->arg ? t->arg : r->server->o.arg, r, r->sink, data, len);
-    else
+    else if (r->body_bytes <= r->max_body)
         rc = buf_append(&r->body, data, len);
     r->in_callback = false;
     r->failed_body = rc < 0;
@@ -160,12 +147,12 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (*len) {
         take_body(r, data, *len);
         *len = 0;
-        return MHD_YES;
+        return r->body_bytes > r->max_body + HTTP_EXCESS_BYTES ? MHD_NO : MHD_YES; /* no: cut */
     }
     r->suspended = false;
     if (r->response)
         return queue_answer(r);
-    if (r->failed_body && !(r->route->upload && r->body_bytes <= r->route->max_body)) {
+    if (r->failed_body && !r->route->upload) {
         r->held = true;
         r->in_callback = true;
         http_reply_error(r, 413, "too_large", "the body is larger than the %zu bytes taken here",

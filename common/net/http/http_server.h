@@ -18,13 +18,17 @@
  * Errors are JSON: {"error":{"code":"not_found","message":"..."}}.
  *
  * Limits: connections, header size, time to send a request (slow loris),
- * body size, bytes queued per stream; a client beyond one is refused or cut. */
+ * body size, bytes queued per stream; a client beyond one is refused or cut.
+ * A body that is too large is refused by its Content-Length; of one without,
+ * HTTP_EXCESS_BYTES more are read, for a client that then reads the answer. */
 #ifndef COMMON_NET_HTTP_SERVER_H
 #define COMMON_NET_HTTP_SERVER_H
 
 #include <jansson.h>
 
 #include "common/base/base.h"
+
+#define HTTP_EXCESS_BYTES (64u << 10)
 
 struct keys;
 struct loop;
@@ -36,8 +40,9 @@ typedef void (*http_handler)(void *arg, struct http_request *req);
 
 /* Streaming uploads.  begin is called after the headers: it returns 0 and a
  * sink to go on, or answers the request itself (http_reply_error) and returns
- * negative.  data gets the body piece by piece; negative stops reading (the
- * request is then answered by `handle` as usual).  After the last piece the
+ * negative.  data gets the body piece by piece; negative: the rest is dropped
+ * (the request is then answered by `handle` as usual), and so is what exceeds
+ * max_body, which data has to judge itself.  After the last piece the
  * route's handle is called; abort is called instead when the client went away
  * or stalled (the request is over then). */
 struct http_upload {
@@ -129,6 +134,9 @@ void http_request_trust(struct http_request *r, uint64_t holder);
 int http_request_param_u64(struct http_request *r, const char *name, uint64_t *ret);
 int http_request_query_u64(struct http_request *r, const char *name, uint64_t fallback,
                            uint64_t max, uint64_t *ret);
+/* Of this request at most so many bytes are taken, instead of its route's max_body; for begin of an
+ * upload.  -ERR_LIMIT: it says that it has more. */
+int http_request_limit(struct http_request *r, uint64_t bytes, struct err *err);
 /* Body as JSON object (new reference); answers 400 and returns negative. */
 int http_request_json(struct http_request *r, json_t **ret);
 

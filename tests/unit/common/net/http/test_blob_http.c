@@ -285,7 +285,9 @@ static void test_whole_puts(void **state)
     const struct blob_id id = id_of("0123456789"), other = id_of("abc"), none = id_of("");
     char *url = ticket_url(w, TICKET_PUT, &id, 10);
     expect_put(w, url, "bytes 0-9/10", "01234", 308, "\nRange: bytes=0-4\r\n");
-    expect_put(w, url, NULL, "0123456789a", 413, "");
+    expect_put(w, url, NULL, "0123456789a", 413, "the body has 11 bytes, at most 10");
+    expect_put(w, url, "bytes */10", "", 308, "\nRange: bytes=0-4\r\n");
+    expect_put(w, url, "bytes 5-9/10", "56789a", 413, "larger than the 10 bytes announced");
     expect_put(w, url, "bytes */10", "", 308, "HTTP");
     assert_int_equal(w->store->used_bytes, 0);
     expect_put(w, url, NULL, "0123456788", 422, "hash_mismatch");
@@ -301,6 +303,52 @@ static void test_whole_puts(void **state)
     mem_free(url);
     assert_int_equal(w->stored, 3);
     assert_int_equal(blob_http_counters(w->blobs).puts, 3);
+    stop(w);
+}
+
+/* Sends pieces of a body without an end until the connection is cut. */
+static void send_on(struct world *w, const char *url)
+{
+    static char piece[8 + 4096 + 3] = "1000\r\n";
+    const uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    const int fd = tcp(w);
+    char got[4096];
+    size_t at = 0;
+    char *head = str_printf("PUT %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+                            url + strlen(w->url));
+    memset(piece + 6, 'a', 4096);
+    memcpy(piece + 6 + 4096, "\r\n", 2);
+    send_text(fd, head);
+    ssize_t n = -1;
+    while (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        const ssize_t sent = send(fd, piece + at, 6 + 4096 + 2 - at, MSG_NOSIGNAL);
+        at = sent > 0 ? (at + (size_t)sent) % (6 + 4096 + 2) : at;
+        loop_turn(w->t.loop, false);
+        assert_true(clock_now_ms() < until);
+        n = read(fd, got, sizeof(got));
+    }
+    assert_true(n <= 0); /* without an answer */
+    close(fd);
+    mem_free(head);
+}
+
+/* Who sends more than its ticket allows is cut off soon, whether its bytes are wanted or not, and
+ * none of them are kept. */
+static void test_no_end(void **state)
+{
+    struct world *w = start(false);
+    const struct blob_id id = make_file(w, "a", 5000), here = id_of("0123456789");
+    char *urls[2] = {ticket_url(w, TICKET_PUT, &id, 5000), ticket_url(w, TICKET_PUT, &here, 10)};
+    expect_put(w, urls[1], NULL, "0123456789", 201, "");
+    for (size_t i = 0; i < 2; i++) {
+        const uint64_t before = http_server_counters(w->server).body_bytes_in;
+        send_on(w, urls[i]);
+        WAIT_FOR(&w->t, http_server_counters(w->server).connections == 0);
+        assert_true(http_server_counters(w->server).body_bytes_in - before <
+                    5000 + 2 * HTTP_EXCESS_BYTES);
+        assert_int_equal(w->store->used_bytes, 10);
+        mem_free(urls[i]);
+    }
     stop(w);
 }
 
@@ -469,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_too_much),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_whole_puts),
+        cmocka_unit_test(test_no_end),
         cmocka_unit_test(test_odd_ranges),
         cmocka_unit_test(test_heads_and_counters),
         cmocka_unit_test(test_waits_for_the_store),
