@@ -321,16 +321,39 @@ static int say_local(const struct spot *s, uint32_t ms, struct spot_notice *ret)
     return 1;
 }
 
+static int check_path(const char *path, struct err *err)
+{
+    if (!file_is_dir(path))
+        return 0;
+    return err_set(err, -EINVAL,
+                   "--spot %s is a directory: expected the path of a program, or of a file that "
+                   "appears when this machine is taken back",
+                   path);
+}
+
+/* The milliseconds that a text of a number of seconds, and nothing else, stands for. */
+static uint32_t left_ms(const char *text)
+{
+    char *end;
+    const double seconds = strtod(text, &end);
+    if (end == text || end[strspn(end, " \t\r\n")] != '\0' || !(seconds >= 0))
+        return SPOT_MS;
+    return (uint32_t)fmin(seconds * 1e3, SPOT_MS_MAX);
+}
+
 static int watch_file(struct spot *s, struct spot_notice *ret, struct err *err)
 {
     struct buf text;
+    uint32_t ms = SPOT_MS;
     if (!file_exists(s->what))
         return 0;
-    const int rc = file_read(s->what, 4096, &text, NULL);
-    const double seconds = rc == 0 ? strtod(buf_str(&text), NULL) : 0;
-    if (rc == 0)
+    if (check_path(s->what, err) < 0)
+        return -EINVAL;
+    if (file_read(s->what, 4096, &text, NULL) == 0) {
+        ms = left_ms(buf_str(&text));
         buf_release(&text);
-    return say_local(s, seconds > 0 ? (uint32_t)fmin(seconds * 1e3, SPOT_MS_MAX) : SPOT_MS, ret);
+    }
+    return say_local(s, ms, ret);
 }
 
 static void pause_for(struct spot *s, int ms)
@@ -449,6 +472,8 @@ int spot_open(struct loop *loop, const char *what, const char *at, spot_fn fn, v
                        "--spot %s: expected auto, aws, gcp, azure, or the path (with a /) of a "
                        "program or a file",
                        what);
+    if (strchr(what, '/') != NULL && check_path(what, err) < 0)
+        return -EINVAL;
     http_curl_init();
     struct spot *s = mem_alloc(sizeof(*s));
     *s = (struct spot){.loop = loop, .what = what, .at = at, .fn = fn, .arg = arg, .refs = 1};

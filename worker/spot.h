@@ -6,7 +6,7 @@
  *   azure    Scheduled Events, those that name this machine
  *   auto     whichever of the three answers first; as long as none does, that is logged
  *   PATH     a program (an executable file): its end with status 0 is the notice; any other file:
- *            that it is there is the notice, and a number in it the seconds left
+ *            that it is there is the notice, and a number as its text the seconds left
  *
  * A notice that the machine goes is the last one.  What each service says is read by
  * worker/spot_notice.h. */
@@ -23,8 +23,8 @@ struct spot;
 
 typedef void (*spot_fn)(void *arg, const struct spot_notice *n);
 
-/* what: as above.  -EINVAL: neither a name nor a path.  at: the metadata service's address.  fn is
- * called on the loop thread; all pointers are kept until spot_close. */
+/* what: as above.  -EINVAL: neither a name nor a path, or a directory.  at: the metadata service's
+ * address.  fn is called on the loop thread; all pointers are kept until spot_close. */
 int spot_open(struct loop *loop, const char *what, const char *at, spot_fn fn, void *arg,
               struct spot **ret, struct err *err);
 void spot_close(struct spot *s); /* accepts NULL */

@@ -17,10 +17,13 @@
 #include "tests/unit/common/base/util.h"
 #include "tests/unit/common/net/net_test.h"
 
+static atomic_uint polls;
+
 CURLMcode curl_multi_poll(CURLM *m, struct curl_waitfd *fds, unsigned n, int ms, int *ret)
 {
     CURLMcode (*real)(CURLM *, struct curl_waitfd *, unsigned, int, int *);
     *(void **)&real = dlsym(RTLD_NEXT, "curl_multi_poll");
+    atomic_fetch_add(&polls, 1);
     return real(m, fds, n, ms < 1 ? ms : 1, ret);
 }
 
@@ -228,6 +231,7 @@ static void names(void **state)
     struct spot *s = NULL;
     FAILS(spot_open(m.t.loop, "amazon", m.at, on_notice, &m, &s, err), "expected auto, aws, gcp");
     FAILS(spot_open(m.t.loop, "", m.at, on_notice, &m, &s, err), "the path (with a /)");
+    FAILS(spot_open(m.t.loop, m.t.dir, m.at, on_notice, &m, &s, err), "is a directory");
     assert_null(s);
     spot_close(NULL);
 }
@@ -335,9 +339,10 @@ static void a_file(void **state)
     static const struct {
         const char *text;
         uint32_t ms;
-    } cases[] = {{"5\n", 5000},         {"0.25", 250},          {"", SPOT_MS},
-                 {"soon", SPOT_MS},     {"-3", SPOT_MS},        {"nan", SPOT_MS},
-                 {"3600", SPOT_MS_MAX}, {"86400", SPOT_MS_MAX}, {"inf", SPOT_MS_MAX}};
+    } cases[] = {
+        {"5\n", 5000},     {"0.25", 250},           {"", SPOT_MS},          {"0\n", 0},
+        {" 7 \r\n", 7000}, {"2026-11-22", SPOT_MS}, {"soon", SPOT_MS},      {"-3", SPOT_MS},
+        {"nan", SPOT_MS},  {"3600", SPOT_MS_MAX},   {"86400", SPOT_MS_MAX}, {"inf", SPOT_MS_MAX}};
     char *path = in(m.t.dir, "flag");
     for (size_t i = 0; i < COUNT(cases); i++) {
         watch(path);
@@ -348,6 +353,22 @@ static void a_file(void **state)
         assert_non_null(strstr(n->reason, path));
         OK(file_remove(path, err));
     }
+    mem_free(path);
+}
+
+/* Nor is a directory that appears there a notice, but the file that takes its place is. */
+static void a_directory(void **state)
+{
+    char *path = in(m.t.dir, "flag");
+    watch(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    const unsigned before = atomic_load(&polls);
+    WAIT_FOR(&m.t, atomic_load(&polls) > before + 2); /* it was looked at */
+    assert_int_equal(m.n, 0);
+    assert_int_equal(rmdir(path), 0);
+    put(m.t.dir, "flag", "0", 1);
+    assert_int_equal(goes(1)->ms, 0);
+    OK(file_remove(path, err));
     mem_free(path);
 }
 
@@ -403,15 +424,11 @@ static void a_program_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WATCHES(names),
-        WATCHES(aws),
-        WATCHES(an_old_token),
-        WATCHES(gcp),
-        WATCHES(azure),
-        WATCHES(any),
-        WATCHES(a_file),
-        WATCHES(a_program),
-        WATCHES(a_program_is_left),
+        WATCHES(names),          WATCHES(aws),
+        WATCHES(an_old_token),   WATCHES(gcp),
+        WATCHES(azure),          WATCHES(any),
+        WATCHES(a_file),         WATCHES(a_directory),
+        WATCHES(a_program),      WATCHES(a_program_is_left),
         WATCHES(nobody_listens),
     };
     return cmocka_run_group_tests(tests, make_a_thread, NULL);
