@@ -143,15 +143,21 @@ static void settle(struct agent *a, const struct residual_word *word)
     }
 }
 
-/* A verdict.  What was said of an earlier attempt must not touch what this one makes. */
+/* A verdict.  What was said of an earlier attempt must not touch what this one makes.  A refusal
+ * does not wait for the compute thread, which may be in a phase that would use the residual. */
 static void settle_verdict(struct agent *a, const Skerry__V1__Applied *v)
 {
-    settle(a, &(struct residual_word){
-                  .task_id = v->task_id,
-                  .module_id = v->module_id,
-                  .news = v->accepted ? RESIDUAL_APPLIED : RESIDUAL_REFUSED,
-                  .spares_pending = decide_agent_makes(&a->core) && v->task_id == a->task_id,
-              });
+    const struct residual_word word = {
+        .task_id = v->task_id,
+        .module_id = v->module_id,
+        .news = v->accepted ? RESIDUAL_APPLIED : RESIDUAL_REFUSED,
+        .spares_pending = decide_agent_makes(&a->core) && v->task_id == a->task_id,
+    };
+    struct err err = {0};
+    if (v->accepted)
+        settle(a, &word);
+    else if (residual_hear(a->opt.engine->state_dir, &word, &err) < 0)
+        log_warn("agent", "error feedback of task=%" PRIu64 ": %s", v->task_id, err.msg);
 }
 
 static int plan_work(void *arg)

@@ -1,11 +1,15 @@
 #include "worker/engine/residual.h"
 
+#include <pthread.h>
+
 #include "common/base/file.h"
 #include "common/outer/contribution.h"
 
 #define STATE_FILES_MAX 65536
 #define PENDING ".pending-"
 #define SENT ".sent-"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the files of all folders */
 
 /* The task in a name that begins with stem and stage; 0: it does not. */
 static uint64_t task_of(const char *name, const char *stem, const char *stage)
@@ -49,11 +53,13 @@ int residual_prepare(const char *dir, const struct residual_key *key, uint64_t t
     snprintf(ret_current, CACHE_PATH_MAX, "%s/%s", dir, stem);
     snprintf(ret_pending, CACHE_PATH_MAX, "%s/%s" PENDING "%" PRIu64, dir, stem, task_id);
     struct file_names names;
+    pthread_mutex_lock(&lock);
     int rc = file_list(dir, STATE_FILES_MAX, &names, err);
-    if (rc < 0)
-        return rc;
-    rc = take_earlier(dir, &names, stem, task_id, ret_current, err);
-    file_names_release(&names);
+    if (rc == 0) {
+        rc = take_earlier(dir, &names, stem, task_id, ret_current, err);
+        file_names_release(&names);
+    }
+    pthread_mutex_unlock(&lock);
     return rc;
 }
 
@@ -89,7 +95,7 @@ static int hear_of(const char *path, size_t suffix_len, bool sent, const struct 
     return rc;
 }
 
-int residual_hear(const char *dir, const struct residual_word *w, struct err *err)
+static int hear_of_all(const char *dir, const struct residual_word *w, struct err *err)
 {
     char suffixes[2][64];
     snprintf(suffixes[0], sizeof(suffixes[0]), PENDING "%" PRIu64, w->task_id);
@@ -108,5 +114,13 @@ int residual_hear(const char *dir, const struct residual_word *w, struct err *er
         mem_free(path);
     }
     file_names_release(&names);
+    return rc;
+}
+
+int residual_hear(const char *dir, const struct residual_word *w, struct err *err)
+{
+    pthread_mutex_lock(&lock);
+    const int rc = hear_of_all(dir, w, err);
+    pthread_mutex_unlock(&lock);
     return rc;
 }

@@ -6,7 +6,10 @@
  *
  * The verdict names the task and perhaps a module; it may come after a restart, so the file names
  * contain everything.  A residual belongs to what was sent: if the coordinator never got that, the
- * older residual is still what was not sent.  Compute thread. */
+ * older residual is still what was not sent.
+ *
+ * Any thread.  What was refused must be heard at once, even while a phase runs: its contribution
+ * would carry the residual of the refused one. */
 #ifndef WORKER_RESIDUAL_H
 #define WORKER_RESIDUAL_H
 
@@ -20,8 +23,8 @@ struct residual_key {
 };
 
 /* The two names, for a contribution that is about to be made.  The sent file of an earlier task of
- * the same key becomes the current one: a refusal is settled at once, so that task's contribution
- * still waits for its version, and the older residual would be sent twice.  Pending files of
+ * the same key becomes the current one: no refusal was heard, so that task's contribution still
+ * waits for its version, and the older residual would be sent twice.  Pending files of
  * earlier tasks, and of an earlier attempt of this one, are removed. */
 int residual_prepare(const char *dir, const struct residual_key *key, uint64_t task_id,
                      char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
