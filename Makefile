@@ -209,9 +209,9 @@ $$(call lib,$(1)): $$(OBJ_$(1))
 	$$(call say,AR)rm -f $$@ && $$(AR) rcsD $$@ $$^
 LIBS_$(1) := $$(call lib,$(1)) $$(foreach d,$$(DEPS_$(1)),$$(call lib,$$d))
 # tests/unit/LAYER/test_X.c links LAYER and what lies below it, nothing else.
-$$(O)/tests/unit/$(1)/%: $$(O)/tests/unit/$(1)/%.o $$(LIBS_$(1))
+$$(O)/tests/unit/$(1)/%: $$(O)/tests/unit/$(1)/%.o $$(LIBS_$(1)) | $$(O)/tests/.links
 	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(TESTLINK) $$(ALL_LDLIBS)
-$$(O)/tests/bench/$(1)/%: $$(O)/tests/bench/$(1)/%.o $$(LIBS_$(1))
+$$(O)/tests/bench/$(1)/%: $$(O)/tests/bench/$(1)/%.o $$(LIBS_$(1)) | $$(O)/tests/.links
 	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(TESTLINK) $$(ALL_LDLIBS)
 $$(O)/tests/tools/$(1)/%: $$(O)/tests/tools/$(1)/%.o $$(LIBS_$(1))
 	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
@@ -221,7 +221,10 @@ $$(O)/fuzz/$(1)/%: tests/fuzz/$(1)/%.c $$(LIBS_$(1))
 endef
 # Unit tests are hundreds of programs: lld links them in a fifth of the time.  What compares with oneDNN
 # (tests/bench/kernels/floor.h) links it.
-TESTLINK = -fuse-ld=lld $(call pkg,cmocka) -ldnnl -lgomp
+TESTLINK = -fuse-ld=lld $(or $(call pkg,cmocka),-lcmocka) -ldnnl -lgomp
+$(O)/tests/.links:
+	@mkdir -p $(@D); echo 'int main(void) { return 0; }' | $(CC) -x c - -o $@ $(TESTLINK) 2>$@.log || { cat $@.log; \
+	  echo 'unit tests and benchmarks need cmocka, oneDNN, libgomp and lld: install what is missing with `make deps`' >&2; exit 1; }
 $(foreach l,$(LAYERS),$(eval $(call layer,$(l))))
 
 define program

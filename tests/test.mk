@@ -9,6 +9,7 @@ T ?=
 # Those of the worker, which take longest, come first.  THREADED=DIR leaves out the programs that made no
 # thread in their last run of DIR/release: they have no race to look for.
 UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(shell find tests/unit -name "test_*.c" | sort -r))
+$(UNIT:%=%.o): | $(O)/tests/.links # which says what to install, before a header is missed
 ifneq ($(THREADED),)
 UNIT := $(filter-out $(patsubst $(THREADED)/release/%.alone,$(O)/%,$(shell find $(THREADED)/release/tests/unit -name '*.alone')),$(UNIT))
 endif

@@ -174,5 +174,21 @@ class Lint(unittest.TestCase):
         self.fails("size", "worker/net/: 4")
 
 
+class Make(unittest.TestCase):
+    def test_no_lld(self):
+        """Who has not installed what tests need is told of it in a sentence, before anything is compiled."""
+        with tempfile.TemporaryDirectory() as out:
+            cc = os.path.join(out, "cc")
+            with open(cc, "w", encoding="utf-8") as f:
+                f.write("#!/bin/sh\necho \"collect2: fatal error: cannot find 'ld'\" >&2\nexit 1\n")
+            os.chmod(cc, 0o755)
+            env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+            made = subprocess.run(["make", "-C", os.path.dirname(os.path.dirname(TOOLS)), "BUILD_DIR=" + out, "CC=" + cc, "CUDA=0",
+                                   out + "/release/tests/unit/common/base/test_err.o"],
+                                  env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(made.returncode, 2, made.stdout)
+        self.assertIn("need cmocka, oneDNN, libgomp and lld: install what is missing with `make deps`", made.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()
