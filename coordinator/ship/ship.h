@@ -26,8 +26,8 @@ void ship_who(char ret[SHIP_WHO_MAX]);
 /* The key of its sign of life, below the state's prefix; mem_free it. */
 char *ship_sign_key(const char *prefix);
 
-/* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes.  -ERR_CONFIG: the
- * options name no store. */
+/* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes, or takes two at once.
+ * -ERR_CONFIG: the options name no store. */
 int ship_open(const struct coordinator_options *o, struct ship **ret, struct err *err);
 /* Waits for transfers under way. */
 void ship_close(struct ship *s); /* accepts NULL */

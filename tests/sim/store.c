@@ -415,6 +415,11 @@ int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err
     return put(c, PUT, key, text, strlen(text), err);
 }
 
+bool s3_takes_both(struct s3 *c, const char *stem)
+{
+    return false;
+}
+
 int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, struct err *err)
 {
     return put(c, PUT_NEW, key, data, len, err);

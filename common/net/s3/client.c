@@ -197,16 +197,70 @@ int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err
     return rc;
 }
 
+static void new_object(struct s3_request *r, const char *key, const void *data, size_t len)
+{
+    s3_request_init(r, "PUT", key);
+    r->headers[0] = (struct s3_pair){"if-none-match", "*"};
+    r->text = data;
+    r->size = len;
+}
+
 int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, struct err *err)
 {
     struct s3_request r;
-    s3_request_init(&r, "PUT", key);
-    r.headers[0] = (struct s3_pair){"if-none-match", "*"};
-    r.text = data;
-    r.size = len;
+    new_object(&r, key, data, len);
     const int rc = run_put(c, &r, err);
     s3_request_release(&r);
     return rc;
+}
+
+#define PAIRS 3 /* a store may see the second of two before the first */
+
+/* The second write of an object, within the first. */
+struct second {
+    struct s3 *c;
+    const char *key;
+    int rc;
+};
+
+static void put_second(void *arg)
+{
+    struct second *s = arg;
+    struct err why = {0}; /* of no interest */
+    struct s3_request r;
+    new_object(&r, s->key, "second", 6);
+    r.once = true; /* the first one waits */
+    s->rc = run_put(s->c, &r, &why);
+    s3_request_release(&r);
+}
+
+/* 0: both were taken; -EEXIST: one was; another code: it is unknown. */
+static int put_pair(struct s3 *c, const char *key)
+{
+    struct second second = {c, key, -ECANCELED};
+    struct err why = {0};
+    struct s3_request r;
+    new_object(&r, key, "first", 5);
+    r.between = put_second;
+    r.between_arg = &second;
+    const int rc = run_put(c, &r, &why);
+    s3_request_release(&r);
+    (void)s3_delete(c, key, &why); /* one that stays is small */
+    return second.rc == 0 ? rc : second.rc;
+}
+
+bool s3_takes_both(struct s3 *c, const char *stem)
+{
+    int rc = -EEXIST;
+    for (int i = 0; i < PAIRS && rc == -EEXIST; i++) {
+        uint8_t chance[8];
+        char hex[2 * sizeof(chance) + 1];
+        hash_random(chance, sizeof(chance));
+        char *key = str_printf("%s-%s", stem, hash_hex(chance, sizeof(chance), hex));
+        rc = put_pair(c, key);
+        mem_free(key);
+    }
+    return rc == 0;
 }
 
 int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,

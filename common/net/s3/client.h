@@ -59,6 +59,10 @@ int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err
 /* Puts a new object (If-None-Match: *).  -EEXIST: it exists, perhaps by an earlier try of ours.
  * -ERR_UNIMPLEMENTED: the store has no conditional writes. */
 int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, struct err *err);
+/* Whether the store takes both of two conditional writes of an object, of which one begins and ends
+ * while the other is under way.  Tries it on objects "STEM-<random>", and removes them.  False also
+ * where it cannot be found out, after a stall: where one waits for the other, say. */
+bool s3_takes_both(struct s3 *c, const char *stem);
 
 /* Receives the pieces in order; a negative result ends the transfer with that code. */
 typedef int s3_sink_fn(void *arg, const void *data, size_t len);

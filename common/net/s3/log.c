@@ -35,7 +35,13 @@ static int client_remove(void *arg, const char *key, struct err *err)
     return s3_delete(arg, key, err);
 }
 
-const struct s3_log_ops s3_log_of_client = {client_put_new, client_get, client_list, client_remove};
+static bool client_takes_both(void *arg, const char *stem)
+{
+    return s3_takes_both(arg, stem);
+}
+
+const struct s3_log_ops s3_log_of_client = {client_put_new, client_get, client_list, client_remove,
+                                            client_takes_both};
 
 void s3_log_init(struct s3_log *log, const struct s3_log_ops *ops, void *arg, const char *prefix)
 {
@@ -59,7 +65,13 @@ int s3_log_probe(struct s3_log *log, struct err *err)
     int rc = log->ops->put_new(log->arg, key, "probe", 5, err);
     if (rc == 0) /* now the object exists */
         rc = log->ops->put_new(log->arg, key, "probe", 5, err);
+    const bool both = rc == -EEXIST && log->ops->takes_both(log->arg, key);
     mem_free(key);
+    if (both)
+        return err_set(err, -ERR_UNIMPLEMENTED,
+                       "this store takes both of two conditional writes (If-None-Match) that come "
+                       "at once, so two coordinators could own one state: start without "
+                       "--store-state, or use a store that takes one");
     if (rc == 0 || rc == -ERR_UNIMPLEMENTED)
         return err_set(err, -ERR_UNIMPLEMENTED,
                        "this store has no conditional writes (If-None-Match), without which two "

@@ -33,6 +33,7 @@ struct s3_log_ops {
     int (*get)(void *arg, const char *key, struct buf *ret, struct err *err);
     int (*list)(void *arg, const char *prefix, s3_list_fn *fn, void *fn_arg, struct err *err);
     int (*remove)(void *arg, const char *key, struct err *err);
+    bool (*takes_both)(void *arg, const char *stem);
 };
 /* For a client: arg is a struct s3. */
 extern const struct s3_log_ops s3_log_of_client;
@@ -67,7 +68,8 @@ struct s3_log_snapshot {
 void s3_log_init(struct s3_log *log, const struct s3_log_ops *ops, void *arg, const char *prefix);
 void s3_log_release(struct s3_log *log);
 
-/* Checks that the store has conditional writes.  -ERR_UNIMPLEMENTED with a sentence: it has not. */
+/* Checks that the store has conditional writes, and takes one of two at once.  -ERR_UNIMPLEMENTED
+ * with a sentence: it does not. */
 int s3_log_probe(struct s3_log *log, struct err *err);
 
 /* Reads the entry seq into raw (cleared first).  -ERR_NOTFOUND: it does not exist; -ERR_FORMAT;

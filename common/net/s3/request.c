@@ -94,6 +94,12 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
         len = (size_t)(r->size - r->sent);
     if (len == 0)
         return 0;
+    if (r->between && r->sent > 0) {
+        r->between(r->between_arg);
+        r->between = NULL;
+    }
+    if (r->between)
+        len = 1;
     if (r->text) {
         memcpy(out, r->text + r->sent, len);
     } else {

@@ -241,6 +241,16 @@ static void a_copy_that_came_second(void **state)
     mem_free(copy);
 }
 
+/* Two coordinators could own a state there. */
+static void a_store_that_takes_two_at_once(void **state)
+{
+    struct rig *r = *state;
+    r->f.hasty = true;
+    assert_int_equal(ship_open(&r->o, &r->ship, &r->err), -ERR_UNIMPLEMENTED);
+    assert_non_null(strstr(r->err.msg, "takes both of two conditional writes"));
+    assert_null(r->ship);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +261,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(snapshots_are_replaced_meanwhile, begin, end),
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
+        cmocka_unit_test_setup_teardown(a_store_that_takes_two_at_once, begin, end),
     };
     return cmocka_run_group_tests_name("ship", tests, NULL, NULL);
 }

@@ -52,6 +52,7 @@ struct fake_store {
     _Atomic unsigned page; /* objects of a list at once */
     _Atomic bool down;     /* all requests are answered with 503 */
     _Atomic bool no_etags; /* of the parts but the first, in their list */
+    _Atomic bool hasty;    /* looks whether an object is there before it reads the body of a PUT */
     _Atomic unsigned gets, puts, posts, deletes;
     void (*look)(const char *method, const char *key); /* called before each answer; NULL: nobody */
     pthread_mutex_t lock;                              /* guards what follows */
@@ -269,6 +270,25 @@ static inline bool fake_parts(struct fake_store *f, int fd, const char *method, 
     return true;
 }
 
+/* Reads a request's first line; the query, or NULL. */
+static inline char *fake_ask(const char *head, char method[16], char path[4096], char key[256])
+{
+    assert_int_equal(sscanf(head, "%15s %4095s", method, path), 2);
+    char *query = strchr(path, '?');
+    if (query)
+        *query++ = '\0';
+    (void)str_copy(key, 256, str_starts(path, "/blobs/") ? path + 7 : "");
+    return query;
+}
+
+/* Is what a request asks about there? */
+static inline bool fake_is_there(struct fake_store *f, const char *head)
+{
+    char method[16], path[4096], key[256];
+    (void)fake_ask(head, method, path, key);
+    return fake_store_has(f, key, NULL);
+}
+
 /* True: the connection stays open. */
 static inline bool fake_get(struct fake_store *f, int fd, const struct fake_object *o,
                             const char *head, const struct fake_mishap *m, bool head_only)
@@ -297,17 +317,12 @@ static inline bool fake_get(struct fake_store *f, int fd, const struct fake_obje
     return m && m->how == FAKE_STALL;
 }
 
-static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8_t *body,
-                           size_t len)
+static inline bool fake_do(struct fake_store *f, int fd, char *head, bool there,
+                           const uint8_t *body, size_t len)
 {
-    char method[16], path[4096], key[256] = "";
+    char method[16], path[4096], key[256];
     struct fake_mishap now = {0};
-    assert_int_equal(sscanf(head, "%15s %4095s", method, path), 2);
-    char *query = strchr(path, '?');
-    if (query)
-        *query++ = '\0';
-    if (str_starts(path, "/blobs/"))
-        (void)str_copy(key, sizeof(key), path + 7);
+    char *query = fake_ask(head, method, path, key);
     if (f->look)
         f->look(method, key);
     f->gets += strcmp(method, "GET") == 0;
@@ -336,7 +351,8 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
         return false;
     else if (!*key && strcmp(method, "GET") == 0)
         fake_list(f, fd, query);
-    else if (strcmp(method, "PUT") == 0 && o && strstr(head, "\r\nif-none-match: *"))
+    else if (strcmp(method, "PUT") == 0 && (f->hasty ? there : o != NULL) &&
+             strstr(head, "\r\nif-none-match: *"))
         fake_text(fd, "412 Precondition Failed", "<Error><Code>PreconditionFailed</Code></Error>");
     else if (strcmp(method, "PUT") == 0)
         fake_set(f->objects, key, body, len),
@@ -350,13 +366,29 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
     return false;
 }
 
+static inline bool fake_serve(struct fake_store *f, int fd);
+
+/* While the rest of a body is still to come another request may be answered. */
+static inline void fake_meanwhile(struct fake_store *f, int fd)
+{
+    struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = f->fd, .events = POLLIN}};
+    while (poll(p, 2, -1) > 0 && !p[0].revents) {
+        const int other = accept(f->fd, NULL, NULL);
+        if (other >= 0 && !fake_serve(f, other))
+            close(other);
+    }
+}
+
 /* True: the connection stays open. */
 static inline bool fake_serve(struct fake_store *f, int fd)
 {
     uint8_t *all = mem_alloc(1 << 20);
     size_t len = 0, need = SIZE_MAX;
+    bool there = false;
     char *end = NULL;
     while (len < need) {
+        if (end)
+            fake_meanwhile(f, fd);
         const ssize_t n = recv(fd, all + len, (1 << 20) - 1 - len, 0);
         if (n <= 0)
             break;
@@ -366,6 +398,7 @@ static inline bool fake_serve(struct fake_store *f, int fd)
             const char *h = strcasestr((char *)all, "\r\nContent-Length: ");
             need =
                 (size_t)(end + 4 - (char *)all) + (h && h < end ? strtoull(h + 18, NULL, 10) : 0);
+            there = fake_is_there(f, (const char *)all);
         }
     }
     bool stays = false;
@@ -375,7 +408,7 @@ static inline bool fake_serve(struct fake_store *f, int fd)
         pthread_mutex_lock(&f->lock);
         (void)str_copy(f->last, sizeof(f->last), (char *)all);
         (void)str_copy(f->body, sizeof(f->body), (char *)all + at);
-        stays = fake_do(f, fd, (char *)all, all + at, need - at);
+        stays = fake_do(f, fd, (char *)all, there, all + at, need - at);
         if (stays)
             f->stalled[f->n_stalled++] = fd;
         pthread_mutex_unlock(&f->lock);

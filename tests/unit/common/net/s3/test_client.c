@@ -27,6 +27,33 @@ static void written_once(void **state)
     buf_release(&got);
 }
 
+static int count(void *arg, const char *key, uint64_t size)
+{
+    unsigned *n = arg;
+    assert_true(str_starts(key, "p/"));
+    assert_int_equal(size, LEN);
+    return ++*n == 4;
+}
+
+/* Of two that write it at once one has it, unless the store looks too early; nothing stays. */
+static void test_two_at_once(void **state)
+{
+    struct rig *r = *state;
+    unsigned n = 0;
+    for (int hasty = 0; hasty < 2; hasty++) {
+        r->f.hasty = hasty;
+        const unsigned before = r->f.puts;
+        assert_int_equal(s3_takes_both(r->c, "p/probe"), hasty);
+        assert_int_equal(r->f.puts - before, hasty ? 2 : 6);
+        fake_store_next(&r->f, "PUT", FAKE_STALL, NULL); /* the second, which waits for the first */
+        assert_false(s3_takes_both(r->c, "p/probe"));
+    }
+    assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), 0);
+    assert_int_equal(n, 0);
+    r->f.down = true;
+    assert_false(s3_takes_both(r->c, "p/probe"));
+}
+
 /* Whoever says 200 has no ETag is no store, and has nothing. */
 static void test_taken_without_etag(void **state)
 {
@@ -72,14 +99,6 @@ static void test_whole(void **state)
     assert_string_equal(text, "hello");
     assert_int_equal(s3_get_text(c, "t", text, 5, &r->err), -ERR_LIMIT);
     s3_close(c);
-}
-
-static int count(void *arg, const char *key, uint64_t size)
-{
-    unsigned *n = arg;
-    assert_true(str_starts(key, "p/"));
-    assert_int_equal(size, LEN);
-    return ++*n == 4;
 }
 
 static void test_pages(void **state)
@@ -230,10 +249,10 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(written_once),    TEST(test_taken_without_etag), TEST(test_whole),
-        TEST(test_pages),      TEST(test_lists_others),       TEST(test_presigned_ends),
-        TEST(test_other_size), TEST(test_file_too_large),     TEST(test_usual_ports),
-        TEST(test_options),
+        TEST(written_once),        TEST(test_two_at_once), TEST(test_taken_without_etag),
+        TEST(test_whole),          TEST(test_pages),       TEST(test_lists_others),
+        TEST(test_presigned_ends), TEST(test_other_size),  TEST(test_file_too_large),
+        TEST(test_usual_ports),    TEST(test_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
