@@ -120,17 +120,19 @@ static void add_best(struct message *b, const struct best_module *best, Skerry__
 }
 
 /* The path's best version where the task wants that; a version that is measured again for it may be
- * kept nowhere else. */
+ * kept nowhere else, or be gone from one of its modules. */
 static const struct best_module *best_of(const struct message *b, const struct job *j,
                                          uint32_t path)
 {
-    const struct module_rec *m = &j->modules[j->comp.paths[path].modules[0]];
+    const struct composition_path *p = &j->comp.paths[path];
     if (b->best || j != b->job)
         return j->paths[path].best;
-    if (b->task->kind != TASK_EVAL || b->task->id != j->paths[path].hope.task ||
-        module_version(m, b->task->draw.version) != NULL)
+    if (b->task->kind != TASK_EVAL || b->task->id != j->paths[path].hope.task)
         return NULL;
-    return j->paths[path].hope.best;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        if (module_version(&j->modules[p->modules[l]], b->task->draw.version) == NULL)
+            return j->paths[path].hope.best;
+    return NULL;
 }
 
 /* References to the modules of a path, by level; j may be another job than the task's. */

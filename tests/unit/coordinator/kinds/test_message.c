@@ -209,6 +209,29 @@ static void test_best(void **state)
     assert_int_equal(mix->n_router_levels, 1);
 }
 
+/* What is measured again is one version, also where one of its modules keeps it no more. */
+static void test_version_in_question(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = add_job(r, streams);
+    struct worker *w = add_worker(r);
+    add_versions(j, 1, VERSIONS_KEPT);
+    struct task *t = eval(r, j, 1);
+    struct eval_hope *hope = &job_edit_path(j, 0)->hope;
+    *hope = (struct eval_hope){.best = mem_alloc_array(2, sizeof(*hope->best)), .version = 1};
+    for (uint32_t l = 0; l < 2; l++)
+        hope->best[l] = (struct best_module){1, j->modules[l].versions[0].full};
+    hope->task = t->id;
+    for (uint32_t newer = 0; newer < 2; newer++) {
+        const struct version_rec next = {.version = VERSIONS_KEPT + 1, .full = ref_of(200)};
+        module_add_version(module_memory(&j->modules[1 - newer]), &next);
+        const Skerry__V1__Task *m = message_of(r, j, t, w);
+        assert_int_equal(m->n_modules, 2);
+        for (uint32_t l = 0; l < 2; l++)
+            assert_true(m->modules[l]->version == 1 && is_ref(m->modules[l]->full, 40 * l + 10));
+    }
+}
+
 /* Experts that stay with their workers have no modules here. */
 static void test_remote(void **state)
 {
@@ -511,6 +534,7 @@ int main(void)
         LIVE(test_versions_between_rounds),
         LIVE(test_version_of_a_snapshot),
         LIVE(test_best),
+        LIVE(test_version_in_question),
         LIVE(test_remote),
         LIVE(test_teachers),
         LIVE(test_ranges),
