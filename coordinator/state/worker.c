@@ -42,6 +42,7 @@ uint64_t worker_origin(const struct worker *w)
 
 bool worker_add_verdict(struct worker *w, const struct verdict *v)
 {
+    worker_drop_verdict(w, v->task_id, v->module_id);
     const bool fits = w->n_verdicts < VERDICTS_MAX;
     if (!fits)
         memmove(&w->verdicts[0], &w->verdicts[1], --w->n_verdicts * sizeof(*w->verdicts));

@@ -168,7 +168,8 @@ void worker_free(struct worker *w);
  * under two names. */
 uint64_t worker_origin(const struct worker *w);
 
-/* Adds v, without its `told`.  False: there were VERDICTS_MAX, and the oldest has made room. */
+/* Adds v, without its `told`, in place of an earlier one on the same contribution.  False: there
+ * were VERDICTS_MAX, and the oldest has made room. */
 bool worker_add_verdict(struct worker *w, const struct verdict *v);
 /* Forgets what was said of an earlier contribution: another one has come in its place. */
 void worker_drop_verdict(struct worker *w, uint64_t task_id, uint64_t module_id);

@@ -106,6 +106,21 @@ static void test_drop(void **state)
     worker_free(w);
 }
 
+/* A report that is repeated adds none; the newest counts, and is told again. */
+static void test_one_of_each(void **state)
+{
+    struct worker *w = with_verdicts(3);
+    w->verdicts[1].told = true;
+    assert_true(worker_add_verdict(
+        w, &(struct verdict){.task_id = 2, .module_id = 0, .reason = "another"}));
+    assert_int_equal(w->n_verdicts, 3);
+    assert_int_equal(w->verdicts[1].task_id, 3);
+    assert_int_equal(w->verdicts[2].task_id, 2);
+    assert_string_equal(w->verdicts[2].reason, "another");
+    assert_false(worker_was_told(w));
+    worker_free(w);
+}
+
 /* ---- devices ---- */
 
 static void take(struct devices *d, Skerry__V1__DeviceState *one, size_t n)
@@ -184,10 +199,10 @@ static void test_mfu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_origin), cmocka_unit_test(test_the_oldest_makes_room),
-        cmocka_unit_test(test_told),   cmocka_unit_test(test_drop),
-        cmocka_unit_test(test_values), cmocka_unit_test(test_number),
-        cmocka_unit_test(test_mfu),
+        cmocka_unit_test(test_origin),      cmocka_unit_test(test_the_oldest_makes_room),
+        cmocka_unit_test(test_told),        cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_one_of_each), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_number),      cmocka_unit_test(test_mfu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
