@@ -13,7 +13,7 @@ enum command_needs {
     COMMAND_SERVER = 1,  /* the flag --server */
     COMMAND_CONNECT = 3, /* --server, and a connection before it runs */
     COMMAND_JSON = 4,    /* the flag --json */
-    COMMAND_SIGNALS = 8, /* SIGINT and SIGTERM set cli_interrupted instead of ending it */
+    COMMAND_SIGNALS = 8, /* signals set cli_interrupted instead of ending it */
 };
 
 struct command {

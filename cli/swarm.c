@@ -41,7 +41,8 @@ static pid_t fork_without_handlers(void)
     sigprocmask(SIG_BLOCK, &block, &before);
     const pid_t pid = fork();
     for (size_t i = 0; pid == 0 && i < sizeof caught / sizeof *caught; i++)
-        (void)signal(caught[i], SIG_DFL);
+        if (signal(caught[i], SIG_DFL) == SIG_IGN)
+            (void)signal(caught[i], SIG_IGN); /* as SIGHUP under nohup */
     sigprocmask(SIG_SETMASK, &before, NULL);
     return pid;
 }

@@ -268,9 +268,11 @@ static void on_signal(int signo)
 void cli_catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL); /* ignored under nohup */
 }
 
 void cli_sleep_ms(unsigned ms)

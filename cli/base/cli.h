@@ -96,7 +96,8 @@ const char *cli_duration(const json_t *object, const char *key, char out[STR_HUM
 bool cli_job_ended(const char *state);
 int cli_job_exit(const char *state);
 
-/* Set by SIGINT and SIGTERM once cli_catch_signals() was called. */
+/* Set by SIGINT, SIGTERM and, unless that is ignored, SIGHUP once cli_catch_signals() was called.
+ */
 extern volatile sig_atomic_t cli_interrupted;
 void cli_catch_signals(void);
 void cli_sleep_ms(unsigned ms); /* ends early on a signal */

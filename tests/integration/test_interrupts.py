@@ -12,9 +12,13 @@ from common import BIN, children_of, make_dataset, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 
+def on_a_terminal():
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # else it stays ignored where these tests run under nohup
+
+
 def asks(swarm, *args, stdout=subprocess.DEVNULL):
     return subprocess.Popen([f"{BIN}/skerry", *map(str, args), "--server", swarm.token], stdout=stdout,
-                            stderr=subprocess.PIPE, text=True)
+                            stderr=subprocess.PIPE, text=True, preexec_fn=on_a_terminal)
 
 
 def catches(pid, signo):

@@ -322,25 +322,39 @@ static void test_coordinator_ends(void **state)
     swarm_stop(&s);
 }
 
-/* A child that is told to end before it is another program does so, too. */
+/* The signal by which a child ends that gets these two before it is another program. */
+static int ended_by(struct swarm *s, int first, int second)
+{
+    int status;
+    char said;
+    held = true;
+    add(s);
+    held = false;
+    const pid_t pid = s->workers[--s->n_workers];
+    assert_int_equal(read(begun[0], &said, 1), 1);
+    assert_int_equal(kill(pid, first), 0);
+    assert_int_equal(kill(pid, second), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    return WTERMSIG(status);
+}
+
+/* A child that is told to end before it is another program does so, too, unless it is the end of a
+ * terminal under nohup. */
 static void test_ends_before_it_begins(void **state)
 {
     struct swarm s = {0};
-    int status;
-    char said;
     begin(&s);
     assert_int_equal(pipe(begun), 0);
+    (void)signal(SIGHUP, SIG_DFL);
     cli_catch_signals(); /* as `skerry run` does */
-    held = true;
-    add(&s);
-    held = false;
-    assert_int_equal(read(begun[0], &said, 1), 1);
-    assert_int_equal(kill(s.workers[0], SIGTERM), 0);
-    assert_int_equal(waitpid(s.workers[0], &status, 0), s.workers[0]);
-    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    assert_int_equal(ended_by(&s, SIGHUP, SIGTERM), SIGHUP);
+    assert_int_equal(ended_by(&s, SIGTERM, SIGTERM), SIGTERM);
+    (void)signal(SIGHUP, SIG_IGN);
+    assert_int_equal(ended_by(&s, SIGHUP, SIGTERM), SIGTERM);
+    (void)signal(SIGHUP, SIG_DFL);
     close(begun[0]);
     close(begun[1]);
-    s.n_workers = 0;
     swarm_stop(&s);
 }
 

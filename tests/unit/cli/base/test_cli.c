@@ -270,6 +270,19 @@ static void a_signal_is_kept(void **state)
     cli_interrupted = 0;
 }
 
+/* What nohup started goes on when its terminal goes. */
+static void a_terminals_end_counts_unless_it_is_ignored(void **state)
+{
+    for (int ignored = 0; ignored < 2; ignored++) {
+        (void)signal(SIGHUP, ignored ? SIG_IGN : SIG_DFL);
+        cli_catch_signals();
+        assert_int_equal(raise(SIGHUP), 0);
+        assert_int_equal(cli_interrupted, ignored ? 0 : SIGHUP);
+        cli_interrupted = 0;
+    }
+    (void)signal(SIGHUP, SIG_DFL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +295,7 @@ int main(void)
         cmocka_unit_test(a_jobs_id_is_a_number_above_zero),
         cmocka_unit_test(any_text_is_a_value),
         cmocka_unit_test(a_signal_is_kept),
+        cmocka_unit_test(a_terminals_end_counts_unless_it_is_ignored),
     };
     return cmocka_run_group_tests(tests, open_dir, remove_dir);
 }
