@@ -21,7 +21,8 @@
 #include "common/base/file.h"
 
 #define WORKDIR_DEFAULTS_MAX 256
-#define WORKDIR_STATE_DAYS 14 /* older state files than the newest one are removed at the start */
+/* State files that are so much older than the newest one are removed at the start. */
+#define WORKDIR_STATE_DAYS 14
 
 /* An open work dir: its paths and its identity. */
 struct workdir {
