@@ -16,6 +16,8 @@
 #define START_MS 30000
 #define STOP_MS 4000
 #define LOGS_MAX 65536
+#define LOG_LINE_MAX 2048     /* as common/base/log.c has it */
+#define WHY_MAX 1024          /* as of an error's sentence, in which it is told */
 #define FULL_BYTES (1u << 20) /* with less left, that is why nothing was written */
 #define DEATHS_MAX 16         /* workers that die more often than this do not die by chance */
 
@@ -96,7 +98,8 @@ static const char *sentence_of(const char *line)
 /* The last line of a log, usually the reason why a daemon ended, or that the disk is full. */
 static void last_line(const struct swarm *s, const char *name, char *out, size_t cap)
 {
-    char *log = str_printf("%s/%s.log", s->logs, name), line[400], free_text[STR_HUMAN_MAX];
+    char *log = str_printf("%s/%s.log", s->logs, name), line[LOG_LINE_MAX],
+         free_text[STR_HUMAN_MAX];
     uint64_t disk_free = 0;
     FILE *f = fopen(log, "r");
     (void)file_disk_free(s->logs, &disk_free, NULL);
@@ -121,7 +124,7 @@ static int wait_for_token(struct swarm *s, struct err *err)
     int rc = 0;
 
     while (!file_exists(s->user_token) || !file_exists(worker) || !file_exists(ports)) {
-        char why[600];
+        char why[WHY_MAX];
         if (waitpid(s->coordinator, NULL, WNOHANG) == s->coordinator) {
             s->coordinator = 0;
             last_line(s, "coordinatord", why, sizeof why);
@@ -273,7 +276,7 @@ int swarm_add_worker(struct swarm *s, struct err *err)
 
 static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
 {
-    char why[600], name[32];
+    char why[WHY_MAX], name[32];
     int place = s->places[i];
 
     snprintf(name, sizeof name, "worker-%d", s->names[i]);
@@ -314,7 +317,7 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
 int swarm_check(struct swarm *s, struct err *err)
 {
     int wait_status;
-    char why[600];
+    char why[WHY_MAX];
 
     if (s->coordinator > 0 && waitpid(s->coordinator, &wait_status, WNOHANG) == s->coordinator) {
         s->coordinator = 0;

@@ -47,8 +47,10 @@ static int be_daemon(int argc, char **argv, const char *how)
     puts("");
     if (strcmp(how, "fails") == 0)
         puts("there is no room\n");
+    if (strcmp(how, "fails at length") == 0)
+        printf("there is no room in %0600d\n", 0);
     (void)fflush(stdout);
-    if (strcmp(how, "fails") == 0)
+    if (str_starts(how, "fails"))
         return 1;
     if (strcmp(how, "silent") == 0)
         return ftruncate(STDOUT_FILENO, 0) == 0 ? 1 : 2;
@@ -205,6 +207,11 @@ static void test_start_fails(void **state)
     assert_int_equal(swarm_start(&s, dir, &err), -ECHILD);
     assert_non_null(
         strstr(err.msg, "coordinatord ended at its start: there is no room (")); /* the last line */
+    swarm_stop(&s);
+    be("fails at length", "");
+    assert_int_equal(swarm_start(&s, dir, &err), -ECHILD);
+    assert_non_null(strstr(err.msg, "coordinatord ended at its start: there is no room in 0"));
+    assert_non_null(strstr(err.msg, "/logs/coordinatord.log)"));
     swarm_stop(&s);
     be("silent", "");
     assert_int_equal(swarm_start(&s, dir, &err), -ECHILD);
