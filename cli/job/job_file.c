@@ -87,17 +87,6 @@ static int check_images(const char *job_path, const struct job_file *job, struct
     return 0;
 }
 
-/* Explains an error about a path that only a shell would have understood. */
-static void say_shell(const char *path, struct err *err)
-{
-    const struct err why = *err;
-    if (why.code == -ENOENT && (str_starts(path, "~/") || strchr(path, '$')))
-        (void)err_set(err, why.code,
-                      "%s: ~ and $ are a shell's, and mean nothing here; write the "
-                      "path out",
-                      why.msg);
-}
-
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
 {
     const struct job_spec *s = &job->spec;
@@ -121,8 +110,6 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
         .context = (uint32_t)s->model.context,
     };
     int rc = dataset_open(&opt, &job->dataset, err);
-    if (rc < 0)
-        say_shell(s->data.path, err);
     if (rc < 0)
         rc = err_wrap(err, "%s: %s", job_path, holdout ? "data" : "data.path");
     mem_free(holdout);
@@ -212,6 +199,24 @@ static int check_recipe(const char *job_path, struct job_file *job, struct err *
     return 0;
 }
 
+/* Explains an error about a path that only a shell would have understood. */
+static void say_shell(const struct job_spec *s, struct err *err)
+{
+    const struct err why = *err;
+    const char *const given[] = {s->data.path,          s->data.holdout_path, s->data.tokenizer,
+                                 s->encoders.path,      s->encoders.vae,      s->encoders.text,
+                                 s->encoders.tokenizer, s->model.warm_start,  s->trainer.files};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        const char *path = given[i];
+        if (path && (str_starts(path, "~/") || strchr(path, '$')) && strstr(why.msg, path)) {
+            (void)err_set(err, why.code,
+                          "%s: ~ and $ are a shell's, and mean nothing here; write the path out",
+                          why.msg);
+            return;
+        }
+    }
+}
+
 int job_file_take(const char *path, struct buf *text, struct job_file *ret, struct err *err)
 {
     struct job_file job = {.text = *text};
@@ -234,6 +239,8 @@ int job_file_take(const char *path, struct buf *text, struct job_file *ret, stru
         *ret = job;
         return 0;
     }
+    if (err->code == -ENOENT)
+        say_shell(&job.spec, err);
     job_file_close(&job);
     err->code = -ERR_CONFIG;
     return -ERR_CONFIG;

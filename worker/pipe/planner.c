@@ -23,6 +23,8 @@ void planner_powers(struct planner_options *opt, int least, int most)
     for (int i = 1; i <= most && opt->n_micros < PLANNER_MICROS_MAX; i *= 2)
         if (i >= least)
             opt->micros[opt->n_micros++] = i;
+    if (opt->n_micros == 0)
+        opt->micros[opt->n_micros++] = least;
 }
 
 /* Is the order searched?  Split is made of the fastest plans of the others. */

@@ -49,7 +49,8 @@ struct planner_options {
     double estimate;      /* share of the steps that begin with an estimate (pipe_plan) */
 };
 
-/* Adds the numbers of micro-batches to try if they are automatic: powers of two. */
+/* Sets the numbers of micro-batches to try if they are automatic: powers of two from `least` to
+ * `most`, or `least` if there is none. */
 void planner_powers(struct planner_options *opt, int least, int most);
 
 struct planner_candidate {

@@ -154,6 +154,10 @@ static void what_a_job_names_must_be_there_and_fit(void **state)
         "name: a\ndata: {path: ~/x, image_size: 16}\nmodel: {dim: 32, depth: 1, heads: 2}\n" REST,
         "/~/x: ~ and $ are a shell's");
     refused("name: a\ndata: {path: $HOME/t.txt}\n" TEXT_MODEL REST, "~ and $ are a shell's");
+    refused("name: a\ndata: {path: t.jsonl, tokenizer: ~/tokenizer.json}\n" TEXT_MODEL REST,
+            "~/tokenizer.json: No such file or directory: ~ and $ are a shell's");
+    refused("name: a\ndata: {path: t.jsonl, holdout_path: $A/b.jsonl}\n" TEXT_MODEL REST,
+            "~ and $ are a shell's");
     refused("name: a\ndata: {path: t.jsonl}\n" TEXT_MODEL REST "nonsense: 1\n", "nonsense");
     struct job_file job;
     struct err err = {0};

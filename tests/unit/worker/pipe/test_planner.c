@@ -246,6 +246,9 @@ static void test_automatic(void **state)
     planner_powers(&opt, 3, 10);
     assert_true(opt.n_micros == 2 && opt.micros[0] == 4 && opt.micros[1] == 8);
     opt.n_micros = 0;
+    planner_powers(&opt, 6, 6);
+    assert_true(opt.n_micros == 1 && opt.micros[0] == 6);
+    opt.n_micros = 0;
     planner_powers(&opt, 1, 65536);
     assert_true(opt.n_micros == 17 && opt.micros[16] == 65536);
     OK(planner_search(&p, &opt, &r, err));
