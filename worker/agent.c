@@ -144,7 +144,8 @@ static void settle(struct agent *a, const struct residual_word *word)
 }
 
 /* A verdict.  What was said of an earlier attempt must not touch what this one makes.  A refusal
- * does not wait for the compute thread, which may be in a phase that would use the residual. */
+ * does not wait for the compute thread, which may be in a phase that would use the residual; and
+ * it is heard again there, behind what may still mark a fragment's file as sent. */
 static void settle_verdict(struct agent *a, const Skerry__V1__Applied *v)
 {
     const struct residual_word word = {
@@ -154,10 +155,9 @@ static void settle_verdict(struct agent *a, const Skerry__V1__Applied *v)
         .spares_pending = decide_agent_makes(&a->core) && v->task_id == a->task_id,
     };
     struct err err = {0};
-    if (v->accepted)
-        settle(a, &word);
-    else if (residual_hear(a->opt.engine->state_dir, &word, &err) < 0)
+    if (!v->accepted && residual_hear(a->opt.engine->state_dir, &word, &err) < 0)
         log_warn("agent", "error feedback of task=%" PRIu64 ": %s", v->task_id, err.msg);
+    settle(a, &word);
 }
 
 static int plan_work(void *arg)

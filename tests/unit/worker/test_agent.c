@@ -531,6 +531,22 @@ static bool is_there(const char *name)
     return there;
 }
 
+static void say(uint64_t task, uint64_t module, bool accepted)
+{
+    Skerry__V1__Applied v = SKERRY__V1__APPLIED__INIT;
+    v.task_id = task;
+    v.module_id = module;
+    v.accepted = accepted;
+    line.opt.on_applied(line.opt.arg, &v);
+}
+
+/* Then the compute thread has something to do. */
+static void say_much(void)
+{
+    for (uint64_t task = 100; task < 300; task++)
+        say(task, 7, true);
+}
+
 /* What becomes of a contribution is said with work or with a heartbeat; the residual follows.  It
  * is gone at once where the contribution was refused: the phase under way may ask for it. */
 static void verdicts(void **state)
@@ -547,14 +563,26 @@ static void verdicts(void **state)
     answer(&reply);
     UNTIL(!is_there("residual-1-7-0-0.sent-9"));
     assert_true(is_there("residual-1-7-0-0"));
-    for (v.task_id = 100; v.task_id < 300; v.task_id++) /* the compute thread has much to do */
-        line.opt.on_applied(line.opt.arg, &v);
-    v.task_id = 10;
-    v.module_id = 8;
-    v.accepted = false;
-    line.opt.on_applied(line.opt.arg, &v);
+    say_much();
+    say(10, 8, false);
     assert_false(is_there("residual-1-8-0-0.sent-10"));
     assert_false(is_there("residual-1-8-0-0"));
+}
+
+/* What the compute thread marks as sent after its refusal was heard is gone, too. */
+static void refused_before_it_is_sent(void **state)
+{
+    bool gone = false;
+    for (int i = 0; i < 20 && !gone; i++) { /* the thread may be done before the file is there */
+        say_much();
+        say(10, 8, false);
+        put(top, "residual-1-8-0-0.sent-10", "x", 1);
+        put(top, "residual-1-7-0-0.sent-9", "x", 1);
+        say(9, 7, true);
+        UNTIL(!is_there("residual-1-7-0-0.sent-9"));
+        gone = !is_there("residual-1-8-0-0.sent-10");
+    }
+    assert_true(gone);
 }
 
 /* A process that ends with a task in hand leaves nothing behind. */
@@ -568,15 +596,25 @@ static void ends_in_mid_task(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(asks_and_waits),   TEST(asks_again),
-        TEST(a_task),           TEST(reports_again),
-        TEST(sends_again),      TEST(a_failure),
-        TEST(revoked),          TEST(leaves),
-        TEST(sends_and_leaves), TEST(leaves_when_it_is_late),
-        TEST(drained),          TEST(a_notice),
-        TEST(a_late_notice),    TEST(a_notice_in_a_task),
-        TEST(refused_for_ever), TEST(ends_in_mid_task),
-        TEST(verdicts),         cmocka_unit_test_teardown(a_lost_disk, end),
+        TEST(asks_and_waits),
+        TEST(asks_again),
+        TEST(a_task),
+        TEST(reports_again),
+        TEST(sends_again),
+        TEST(a_failure),
+        TEST(revoked),
+        TEST(leaves),
+        TEST(sends_and_leaves),
+        TEST(leaves_when_it_is_late),
+        TEST(drained),
+        TEST(a_notice),
+        TEST(a_late_notice),
+        TEST(a_notice_in_a_task),
+        TEST(refused_for_ever),
+        TEST(ends_in_mid_task),
+        TEST(verdicts),
+        TEST(refused_before_it_is_sent),
+        cmocka_unit_test_teardown(a_lost_disk, end),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
