@@ -191,20 +191,20 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
 
 /* ---- versions that are gone ---------------------------------------------- */
 
-void draw_renew(const struct job *j, struct task *t)
+void draw_renew(struct job *j, struct task *t)
 {
     bool kept = true;
-    uint64_t newest = UINT64_MAX; /* that all modules of the path have */
     if (task_drawing(t) == NULL || t->draw.mixture || j->spec.outer.async ||
         j->paths[t->path].hope.task == t->id) /* that has its version with it */
         return;
-    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
-        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
-        kept &= module_version(m, t->draw.version) != NULL;
-        newest = m->version < newest ? m->version : newest;
-    }
-    if (!kept)
-        t->draw.version = (uint32_t)newest;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++)
+        kept &=
+            module_version(&j->modules[j->comp.paths[t->path].modules[l]], t->draw.version) != NULL;
+    if (kept)
+        return;
+    t->draw.version = (uint32_t)query_path_version(j, t->path);
+    if (j->paths[t->path].doubt.best_task == t->id) /* the loss that it was to measure again */
+        job_edit_path(j, t->path)->doubt.best_task = 0;
 }
 
 /* ---- when ---------------------------------------------------------------- */

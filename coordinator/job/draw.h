@@ -39,8 +39,8 @@ struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uin
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                          const struct draw_request *ask);
 /* For a worker that is about to get t: an evaluation or samples of a path's version that is gone by
- * now are of its newest one instead. */
-void draw_renew(const struct job *j, struct task *t);
+ * now are of its newest one instead, and measure no older loss again. */
+void draw_renew(struct job *j, struct task *t);
 /* Makes the tasks that are due after a path has closed a round. */
 void draw_after_round(struct coordinator *co, struct job *j, uint32_t path);
 /* Makes those of the job's end, once the last evaluations are known. */

@@ -163,6 +163,16 @@ bool query_modules_at(const struct job *j, uint32_t path, uint64_t version)
     return true;
 }
 
+uint64_t query_path_version(const struct job *j, uint32_t path)
+{
+    uint64_t newest = UINT64_MAX;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[path].modules[l]];
+        newest = m->version < newest ? m->version : newest;
+    }
+    return newest;
+}
+
 bool query_finished(const struct job *j)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++)

@@ -47,6 +47,8 @@ void query_progress(const struct state *s, const struct job *j, uint32_t *ret_do
 bool query_initialised(const struct job *j);
 /* Whether every module of the path has this version or a newer one. */
 bool query_modules_at(const struct job *j, uint32_t path, uint64_t version);
+/* The newest version that all modules of the path have had; one far ahead may not keep it. */
+uint64_t query_path_version(const struct job *j, uint32_t path);
 /* Whether every path has closed its last round. */
 bool query_finished(const struct job *j);
 /* The round at which paths wait for their new shards; UINT32_MAX: there is none ahead. */

@@ -84,8 +84,9 @@ static void add_weights(struct message *b, const struct module_rec *m, const str
 }
 
 /* Phases begin at the version of their round, and evaluations and samples of a path are of the
- * version that they say; other tasks take the newest where theirs is gone.  If versions are no
- * rounds all begin at the newest, and so do phases where versions come within rounds. */
+ * version that they say; other tasks take the newest where theirs is gone, and so do those of a
+ * path's newest version from a module that is too far ahead to keep it.  If versions are no rounds
+ * all begin at the newest, and so do phases where versions come within rounds. */
 static const struct version_rec *wanted_version(const struct message *b, const struct module_rec *m)
 {
     const struct snapshot *s = b->phase ? b->task->train.snapshot : NULL;
@@ -95,7 +96,8 @@ static const struct version_rec *wanted_version(const struct message *b, const s
     if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
         return module_version(m, m->version);
     const struct version_rec *v = module_version(m, task_round(b->task));
-    const bool path = task_drawing(b->task) != NULL && !b->task->draw.mixture;
+    const bool path = task_drawing(b->task) != NULL && !b->task->draw.mixture &&
+                      task_round(b->task) < query_path_version(b->job, b->task->path);
     return v != NULL || b->phase || path ? v : module_version(m, m->version);
 }
 

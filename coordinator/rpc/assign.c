@@ -144,7 +144,7 @@ static size_t helpers(const struct state *s, const struct schedule_task *list, s
 static void give(struct coordinator *co, struct worker *w, struct task *t)
 {
     struct rpc_request *req = state_unpark(w);
-    const struct job *j = state_job(&co->state, t->job_id);
+    struct job *j = state_job(&co->state, t->job_id);
     rpc_request_on_gone(req, NULL, NULL);
     draw_renew(j, t);
     task_lease(co, t, w);

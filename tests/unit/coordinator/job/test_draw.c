@@ -289,8 +289,11 @@ static void test_gone(void **state)
         t->draw.mixture = cases[i].mixture;
         j->spec.outer.async = cases[i].async;
         job_edit_path(j, 0)->hope.task = cases[i].hoped ? t->id : 0;
+        job_edit_path(j, 0)->doubt.best_task =
+            t->id; /* a loss to be measured again is of that version */
         draw_renew(j, t);
         assert_int_equal(t->draw.version, cases[i].then);
+        assert_int_equal(j->paths[0].doubt.best_task, cases[i].then == cases[i].of ? t->id : 0);
     }
     struct task *t = state_add_task(&co->state, 0, j->id, TASK_SCORE);
     t->score.version = 3;

@@ -132,6 +132,25 @@ static void test_versions_of_rounds(void **state)
     assert_null(message_within(r, j, phase(r, j, 5), add_worker(r), MESSAGE_BYTES_MAX));
 }
 
+/* A module that others share may be so far ahead of a path that it has none of its versions. */
+static void test_versions_far_apart(void **state)
+{
+    static const char paths[] =
+        "name: q\ndata: {path: x}\n"
+        "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 64}\n"
+        "train: {batch: 6}\nrecipe: {name: dipaco, levels: [2, 1]}\nouter: {rounds: 3, steps: 2}\n";
+    struct rig *r = *state;
+    struct job *j = add_job(r, paths);
+    add_versions(j, 1, 4);
+    const uint64_t ahead = j->comp.paths[0].modules[1];
+    for (uint64_t v = 7; v <= 10; v++)
+        module_add_version(module_memory(&j->modules[ahead]), &(struct version_rec){.version = v});
+    const Skerry__V1__Task *m = message_of(r, j, eval(r, j, 4), add_worker(r));
+    assert_int_equal(m->modules[0]->version, 4);
+    assert_int_equal(m->modules[1]->version, 10);
+    assert_null(message_within(r, j, eval(r, j, 3), add_worker(r), MESSAGE_BYTES_MAX));
+}
+
 static void test_versions_of_a_mixture(void **state)
 {
     struct rig *r = *state;
@@ -530,6 +549,7 @@ int main(void)
         LIVE(test_whole_or_deltas),
         LIVE(test_mean),
         LIVE(test_versions_of_rounds),
+        LIVE(test_versions_far_apart),
         LIVE(test_versions_of_a_mixture),
         LIVE(test_versions_between_rounds),
         LIVE(test_version_of_a_snapshot),
