@@ -313,8 +313,11 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
     if (apart)
         run_before(&costs, frozen_networks_bytes(p, 0), 0, opt.samples);
     rc = planner_search(&costs, &opt, &result, err);
-    const bool streams = rc == -ENOMEM && frozen && !apart && host_rate(p) > 0;
+    const bool streams = rc == -ENOMEM && frozen && host_rate(p) > 0;
     if (streams) {
+        costs_release(&costs);
+        if (costs_copy(p, &costs) < 0)
+            return err_set(err, -ENOMEM, "no memory to plan");
         run_before(&costs, streamed_bytes(p, pipe_most(opt.samples, p->n_devices)), host_rate(p),
                    opt.samples);
         rc = planner_search(&costs, &opt, &result, err);

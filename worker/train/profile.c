@@ -702,8 +702,9 @@ static char *path_of(const struct island *is, const struct model *m,
         hash_update(&h, m->tensors[i].shape, sizeof m->tensors[i].shape);
     }
     for (int c = 0; c < model_n_chains(&m->spec); c++) {
-        const int tokens = model_tokens(&model_chain(m, c)->spec);
-        hash_update(&h, &tokens, sizeof tokens);
+        const struct model_spec *spec = &model_chain(m, c)->spec;
+        const int more[] = {model_tokens(spec), spec->heads, spec->caption_tokens};
+        hash_update(&h, more, sizeof more);
     }
     hash_final(&h, sum);
     hash_hex(sum, 8, hex);

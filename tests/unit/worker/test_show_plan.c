@@ -160,6 +160,11 @@ static void test_streamed(void **state)
          "memory, and the first stage's devices stream them, in 592 B, before each step. For "
          "32 samples each that takes 33.5 s, which the seconds above include; copies alone take "
          "1.536 s.\n");
+    /* Also where they fill no bubbles. */
+    text = shown_with(f, "parallel: pipeline, pipeline: 1f1b, fill: false",
+                      DEEP(", \"from_host\": 560"));
+    assert_non_null(strstr(text, "stream them, in 592 B, before each step."));
+    free(text);
     /* Unless the devices' memory is the host's. */
     assert_int_equal(file_write_atomic(f->profile, DEEP(""), strlen(DEEP("")), 0600, NULL), 0);
     assert_int_equal(show_plan(f->job, f->profile, stderr, &err), -ENOMEM);

@@ -234,10 +234,11 @@ static void test_frozen(void **state)
 static void test_sizes(void **state)
 {
     char folder[] = "/tmp/skerry-profile-XXXXXX";
-    const struct model_spec spec = tiny_llama();
+    struct model_spec spec = tiny_llama();
     struct train_options o = options();
     struct island *is = NULL;
     struct err err = {0};
+    spec.dim = 24; /* 8 or 4 a head */
     struct model *m = make_model(&spec);
     assert_non_null(mkdtemp(folder));
     OK(island_open("cpu,cpu", 2, &is, &err));
@@ -248,6 +249,19 @@ static void test_sizes(void **state)
         assert_int_equal(p.sizes.samples[p.sizes.n - 1], batch < 4 ? batch : 4);
         costs_release(&p);
     }
+    /* It is not that of another number of heads, though no tensor has another shape. */
+    struct model_spec heads = spec;
+    heads.heads = 6;
+    heads.kv_heads = 2;
+    struct model *other = make_model(&heads);
+    struct file_names before, after;
+    OK(file_list(folder, 8, &before, &err));
+    profile_forget(is, other, &o, folder);
+    OK(file_list(folder, 8, &after, &err));
+    assert_int_equal(after.n, before.n);
+    file_names_release(&before);
+    file_names_release(&after);
+    model_free(other);
     OK(file_remove_tree(folder, &err));
     island_close(is);
     model_free(m);
