@@ -108,8 +108,8 @@ static void last_line(const struct swarm *s, const char *name, char *out, size_t
              disk_free < FULL_BYTES ? ": make room there, or give another folder with --out" : "");
     while (f && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = '\0';
-        if (line[0])
-            snprintf(out, cap, "%s (%s)", sentence_of(line), log);
+        if (line[0]) /* a long one is cut, so that the log's name is told, also by err_set */
+            snprintf(out, cap, "%.*s (%s)", (int)(cap / 2), sentence_of(line), log);
     }
     if (f)
         fclose(f);

@@ -48,7 +48,7 @@ static int be_daemon(int argc, char **argv, const char *how)
     if (strcmp(how, "fails") == 0)
         puts("there is no room\n");
     if (strcmp(how, "fails at length") == 0)
-        printf("there is no room in %0600d\n", 0);
+        printf("there is no room in %01500d\n", 0);
     (void)fflush(stdout);
     if (str_starts(how, "fails"))
         return 1;
