@@ -291,14 +291,17 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     rc = check_place(path, err);
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
+    char workers[32] = "";
+    if (job.here && job.workers != SWARM_WORKERS)
+        (void)snprintf(workers, sizeof workers, " --workers %d", job.workers);
     if (rc == 0)
         printf("%s: a model of %s M parameters, %d round%s of %d step%s, about %s on %d worker%s "
-               "%s this machine; `skerry %s %s` starts it\n",
+               "%s this machine; `skerry %s %s%s` starts it\n",
                path, str_human_number((double)job.parameters / 1e6, size), job.rounds,
                str_plural((uint64_t)job.rounds), job.steps, str_plural((uint64_t)job.steps),
                str_human_duration((uint64_t)(fmax(job.seconds, 1) * 1000), time), job.workers,
                str_plural((uint64_t)job.workers), job.here ? "on" : "like",
-               job.here ? "run" : "submit", path);
+               job.here ? "run" : "submit", path, workers);
     mem_free(path);
     return rc;
 }

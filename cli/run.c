@@ -23,6 +23,7 @@
 static const char *const results[] = {"model",    "samples.png",   "sample.txt",
                                       "loss.svg", "metrics.jsonl", "report.json"};
 #define RESULTS (sizeof results / sizeof *results)
+enum { SAMPLES_FROM = 1, SAMPLES_TO = 2 }; /* of these, what may be drawn */
 
 struct run {
     struct swarm swarm;
@@ -219,13 +220,19 @@ static struct timespec changed(const char *out, size_t i)
     return st.st_mtim;
 }
 
+/* Is the result still the one that was there before? */
+static bool is_earlier(const struct run *run, const char *out, size_t i)
+{
+    const struct timespec was = run->earlier[i], now = changed(out, i);
+    return was.tv_sec != 0 && was.tv_sec == now.tv_sec && was.tv_nsec == now.tv_nsec;
+}
+
 /* Whoever finds them beside this run's logs would take them for its results. */
 static void say_earlier(const struct run *run, const char *out)
 {
     unsigned n = 0;
     for (size_t i = 0; i < RESULTS; i++) {
-        const struct timespec was = run->earlier[i], now = changed(out, i);
-        if (was.tv_sec == 0 || was.tv_sec != now.tv_sec || was.tv_nsec != now.tv_nsec)
+        if (!is_earlier(run, out, i))
             continue;
         fprintf(stderr, "%s%s", n++ > 0 ? ", " : "skerry: still of an earlier run: ", results[i]);
     }
@@ -259,14 +266,13 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     return rc == CLI_OK ? collect(run, id, out, err) : rc;
 }
 
-static void print_results(const struct job_spec *spec, const char *out)
+static void print_results(const struct run *run, const struct job_spec *spec, const char *out)
 {
-    char *samples = file_join(out, job_family(spec)->drawn);
-    if (file_exists(samples)) /* not every trainer draws */
-        printf("samples   %s\n", samples);
+    for (size_t i = SAMPLES_FROM; i <= SAMPLES_TO; i++) /* not every trainer draws */
+        if (changed(out, i).tv_sec != 0 && !is_earlier(run, out, i))
+            printf("samples   %s/%s\n", out, results[i]);
     printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\nmodel     %s/model/%s.safetensors\n",
            out, out, out, job_has_captions(spec) ? "diffusion_pytorch_model" : "model");
-    mem_free(samples);
 }
 
 static struct run options;
@@ -299,7 +305,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
         swarm_stop(&run->swarm);
     }
     if (rc == CLI_OK && !cli->json)
-        print_results(&job.spec, out_dir);
+        print_results(run, &job.spec, out_dir);
     else if (rc < 0)
         rc = cli_interrupted ? CLI_INTERRUPTED : cli_fail(err);
     if (rc == CLI_INTERRUPTED)

@@ -87,6 +87,12 @@ static int check_images(const char *job_path, const struct job_file *job, struct
     return 0;
 }
 
+/* Tars are read whole when they are opened. */
+static int unless_interrupted(void *ctx, uint64_t done, uint64_t total)
+{
+    return cli_interrupted ? -ERR_CANCELLED : 0;
+}
+
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
 {
     const struct job_spec *s = &job->spec;
@@ -108,6 +114,7 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
         .text_field = s->data.text_field,
         .tokenizer = s->data.tokenizer ? job->tokenizer : NULL,
         .context = (uint32_t)s->model.context,
+        .on_progress = unless_interrupted,
     };
     int rc = dataset_open(&opt, &job->dataset, err);
     if (rc < 0)

@@ -152,7 +152,11 @@ def test_a_signal_ends_it_cleanly(tmp_path, signo):
 def test_results_of_an_earlier_run_are_named(tmp_path):
     """A run that is stopped leaves an older model beside new logs and samples."""
     out = tmp_path / "out"
-    assert skerry("run", write_job(tmp_path, rounds=1, steps=1), "--workers", "1", "--out", out).returncode == 0
+    out.mkdir()
+    (out / "sample.txt").write_text("of a language model")
+    first = skerry("run", write_job(tmp_path, rounds=1, steps=1), "--workers", "1", "--out", out)
+    assert first.returncode == 0 and f"samples   {out}/samples.png" in first.stdout and "sample.txt" not in first.stdout
+    (out / "sample.txt").unlink()
     model, grid = (out / "model" / "model.safetensors").read_bytes(), (out / "samples.png").stat().st_mtime_ns
     run, _ = start_long_run(tmp_path, sample_every=1)
     wait_until(lambda: (out / "samples.png").stat().st_mtime_ns != grid or run.poll() is not None, 60, "a new grid")
