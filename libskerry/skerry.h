@@ -7,13 +7,16 @@
  *     struct skerry_order o;
  *     if (skerry_join(&(struct skerry_options){.library = "mine 1.0"}, tensors, n, &s) < 0)
  *         errx(1, "%s", skerry_error());
- *     while (skerry_next(s, &o) == SKERRY_PHASE) {      // SKERRY_BEGIN is answered by _next
- *         load(skerry_weights(s, 0));                   // a plain array, in the tensor's own dtype
- *         struct skerry_sample batch[32];
- *         int got;
- *         while (skerry_more(s) && (got = skerry_samples(s, batch, 32)) > 0) {
- *             float loss = step(batch, got);
- *             skerry_step(s, &(struct skerry_progress){.loss = loss, .samples = (uint32_t)got});
+ *     while (skerry_next(s, &o) > SKERRY_END) {
+ *         if (o.kind == SKERRY_BEGIN) {                 // asks for the first weights
+ *             store(skerry_weights(s, 0));              // a plain array, in the tensor's own dtype
+ *             skerry_done(s, NULL);
+ *             continue;
+ *         }
+ *         load(skerry_weights(s, 0));                   // SKERRY_PHASE: others only if options say
+ * so struct skerry_sample batch[32]; int got; while (skerry_more(s) && (got = skerry_samples(s,
+ * batch, 32)) > 0) { float loss = step(batch, got); skerry_step(s, &(struct skerry_progress){.loss
+ * = loss, .samples = (uint32_t)got});
  *         }
  *         store(skerry_weights(s, 0));
  *         skerry_done(s, NULL);                         // hands the weights over

@@ -50,7 +50,7 @@ def step(ddp, optimizer, batch):
 
 def data(phase):
     """Batches of the script's own (data: {kind: none}), which the ranks can share equally."""
-    g = torch.Generator().manual_seed(phase.first_step)
+    g = torch.Generator().manual_seed((phase.replica << 32) + phase.first_step)
     while phase.more:
         x = torch.randn(phase.batch, 8, generator=g)
         yield x, x @ torch.arange(16.0).view(8, 2) / 16

@@ -101,6 +101,8 @@ class Phase(_Order):
         self.goes_on: bool = order.goes_on  # the optimiser already has the state of this replica
         self.precision: str = (order.precision or b"auto").decode()
         self.done_steps = 0
+        self._given = 0  # samples, alone
+        self._since = (0, 0)  # batches since the steps that were done then
         self.alone = island.alone
         if self.alone:
             self.steps, self.batch, self.seed = island._solo.steps, island._solo.batch, island._solo.seed
@@ -132,23 +134,29 @@ class Phase(_Order):
             raise _lib.Error("no worker has started this script, and join() got no samples to train on alone: give "
                              "alone=skerry.Alone(samples)")
         order = np.random.default_rng(self.seed).permutation(len(samples))
-        at = self.done_steps * most
+        self._count()
+        at = self._given
+        self._given += most
         return [samples[order[(at + i) % len(samples)]] for i in range(most)]
+
+    def _count(self) -> None:
+        """Counts a batch that is about to be given."""
+        since = self._since[0] if self._since[1] == self.done_steps else 0
+        if since == _BATCHES_MAX:
+            raise _lib.Error(f"phase.step() was not called in {since} batches; call it after each optimizer.step(), or "
+                             "the phase never ends")
+        self._since = since + 1, self.done_steps
 
     def limit(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The batches of the script's own loader (data: {kind: none}), repeated until the phase ends."""
-        since = 0  # batches since the last step
         while self.more:
             empty = True
             for batch in loader:
                 if not self.more:
                     return
-                empty, steps = False, self.done_steps
+                self._count()
+                empty = False
                 yield batch
-                since = since + 1 if self.done_steps == steps else 0
-                if since == _BATCHES_MAX:
-                    raise _lib.Error(f"phase.step() was not called in {since} batches; call it after each optimizer.step(), or "
-                                     "the phase never ends")
             if empty:
                 raise _lib.Error("the loader has no batches")
 

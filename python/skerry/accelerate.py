@@ -1,4 +1,5 @@
-"""Makes a training loop of Hugging Face's accelerate an island, by one line: `for batch in loader:` becomes
+"""Makes a training loop of Hugging Face's accelerate an island, by one line and `import skerry.accelerate`:
+`for batch in loader:` becomes
 
     for batch in skerry.accelerate.Loop(accelerator, model, optimizer, loader):
 

@@ -1,4 +1,4 @@
-"""Makes the Trainer of Hugging Face's transformers an island, by one line:
+"""Makes the Trainer of Hugging Face's transformers an island, by one line (after `import skerry.hf`):
 
     args = transformers.TrainingArguments(..., max_steps=skerry.hf.FOREVER)
     trainer = transformers.Trainer(model, args, train_dataset=..., callbacks=[skerry.hf.Callback(model)])
@@ -53,7 +53,7 @@ class Callback(transformers.TrainerCallback):
         """Reports the step whose loss is logged."""
         if self._phase is None or not logs or "loss" not in logs:
             return
-        samples = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        samples = args.train_batch_size * args.gradient_accumulation_steps  # of all devices of the process
         self._phase.step(loss=logs["loss"], samples=samples, lr=float(logs.get("learning_rate", 0)),
                          grad_norm=float(logs.get("grad_norm", 0)))
         if not self._phase.more:

@@ -6,6 +6,7 @@ beside the events keeps the number of those handed on, so that a second start go
 from __future__ import annotations
 
 import argparse
+import ctypes
 import glob
 import io
 import json
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Iterator, Optional, Tuple
 
+PR_SET_PDEATHSIG = 1
 POLL_S = 5
 END_S = 20  # time for `skerry watch` to end by itself before it is killed
 Value = Tuple[str, str, int, float, Any]  # kind, tag, step, when (seconds), what
@@ -124,11 +126,12 @@ class _Mlflow:
 
 
 class _Interrupt:
-    """Turns SIGINT into KeyboardInterrupt and remembers it: if a library swallows that, the next look() raises it again."""
+    """Turns SIGINT and SIGTERM into KeyboardInterrupt and remembers it: if a library swallows that, the next look() raises it again."""
 
     def __init__(self) -> None:
         self.came = False
         signal.signal(signal.SIGINT, self._take)
+        signal.signal(signal.SIGTERM, self._take)
 
     def _take(self, *_: Any) -> None:
         self.came = True
@@ -137,6 +140,11 @@ class _Interrupt:
     def look(self) -> None:
         if self.came:
             raise KeyboardInterrupt
+
+
+def _with_us() -> None:
+    """Ends the child, which has the folder's lock, with this process, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(watching: "subprocess.Popen[bytes]") -> None:
@@ -156,7 +164,7 @@ def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str, st
         about = subprocess.run([skerry, "status", str(job), "--json"], stdout=subprocess.PIPE, check=False)
         if about.returncode != 0:
             return about.returncode  # the command has printed the reason
-        watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder])
+        watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder], preexec_fn=_with_us)
     except OSError as e:
         print(f"skerry.track: {skerry}: {e.strerror}; name the command with --skerry PATH", file=sys.stderr)
         return 1

@@ -122,6 +122,21 @@ def test_texts_read_alone_are_those_of_a_job(tmp_path):
     assert re.search(r"(\d+) pieces, (\d+) tokens", done.stdout).groups() == tuple(alone[:2]) and alone[2:] == ["256", "256"], done.stdout
 
 
+def test_micro_batches_alone_are_others(tmp_path):
+    script = """
+import numpy, skerry
+samples = [skerry.Sample(bytes([i]), 0, False) for i in range(8)]
+with skerry.join({"w": numpy.zeros(3, "f")}, alone=skerry.Alone(samples, steps=2, batch=4)) as island:
+    for phase in island.phases():
+        for n, batch in enumerate(phase.batches(batch=2), 1):
+            print(*(s.data[0] for s in batch))
+            if n % 2 == 0:
+                phase.step(loss=1.0, samples=4)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(done.stdout.split()) == sorted(map(str, range(8))), done.stdout
+
+
 @pytest.mark.parametrize("loop, said", [
     ("for _ in phase.limit(range(9)): pass", "phase.step() was not called in 1000 batches"),
     ("pass\nphase.lr_scale", "has left its island"),

@@ -31,7 +31,7 @@ class Alone:
     """The part of a phase's interface that the example's data() uses."""
 
     def __init__(self, first_step, steps):
-        self.first_step, self.batch, self.left = first_step, 8, steps
+        self.replica, self.first_step, self.batch, self.left = 0, first_step, 8, steps
 
     @property
     def more(self):

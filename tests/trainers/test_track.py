@@ -64,7 +64,7 @@ def test_mlflow_over_two_starts(tmp_path):
         s.wait_round(job, 2, 60)
         assert s.skerry("drain", 1).returncode == 0  # so the job does not end before all of this
         wait_until(lambda: handed_on(board) > told, 120, "the first points")
-        first.send_signal(signal.SIGINT)
+        first.send_signal(signal.SIGTERM)
         assert first.wait(120) == 130
         assert s.job(job)["state"] == "running"
         s.worker("two")
@@ -162,3 +162,31 @@ def test_an_interrupt_ends_it_whoever_swallows_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", STUBBORN, str(tmp_path), str(watch)], env={**os.environ, "PYTHONPATH": str(PACKAGE)},
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 130 and done.stdout == "closed tiny-1\n", done.stderr
+
+
+KILLED = """
+import sys
+from skerry import track
+track.track(1, sys.argv[1], "mlflow", "x", None, sys.argv[2], lambda: None)
+"""
+
+
+def test_who_is_killed_leaves_nobody(tmp_path):
+    """Else `skerry watch` would keep the folder's lock, and a second start could not go on."""
+    watch = tmp_path / "watch"
+    watch.write_text(f"""#!/bin/sh\n[ $1 = status ] && echo '{{"name": "tiny"}}' && exit\necho $$ >{tmp_path}/pid.new
+mv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 600\n""")
+    watch.chmod(0o700)
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(watch)], env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+    wait_until((tmp_path / "pid").exists, 60, "the watching process")
+    child = int((tmp_path / "pid").read_text())
+    process.kill()
+    process.wait()
+
+    def ended():
+        try:
+            return pathlib.Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"  # nobody may wait for it
+        except OSError:
+            return True
+
+    wait_until(ended, 20, "the watching process to end")
