@@ -149,6 +149,8 @@ static int write_rows(void *arg)
 
 static void commit(struct coordinator *co)
 {
+    if (co->ship != NULL && co->n_garbage > 0)
+        co->state.counters.seen = 0; /* a row: only whose log it still is deletes from the store */
     persist_changes(co->store, &co->state);
     folds_hand(co);
     gc_hand(co);

@@ -401,14 +401,12 @@ static bool still_needed(const struct state *s, const struct job *j, const struc
         return true;
     if (job_is_ended(j))
         return false;
-    if (is_compared(s, t))
+    if (t->kind == TASK_TRAIN && j->paths[t->path].replicas[t->train.replica].task_id == t->id)
         return true;
-    if (t->kind != TASK_TRAIN)
-        return false;
-    for (size_t i = 0; i < j->n_late; i++)
+    for (size_t i = 0; t->kind == TASK_TRAIN && i < j->n_late; i++)
         if (j->late[i] == t->id)
             return true;
-    return j->paths[t->path].replicas[t->train.replica].task_id == t->id;
+    return is_compared(s, t); /* last, as it looks at all tasks */
 }
 
 void tasks_prune(struct coordinator *co, struct job *j)

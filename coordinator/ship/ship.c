@@ -306,6 +306,22 @@ static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bo
     return rc == -ERR_NOTFOUND ? 0 : rc;
 }
 
+/* The log has none of the newest entries: a successor has removed them, or the store lost them. */
+static int is_behind(struct ship *s, uint64_t seen, struct err *err)
+{
+    uint64_t top = 0;
+    const int rc = s3_log_top(&s->log, &top, err);
+    if (rc < 0)
+        return rc;
+    if (top > seen)
+        return moved(err, s, "the log in the store lacks what this data dir has seen");
+    return err_set(
+        err, -ERR_CONFIG,
+        "%s is newer than the state in the store, whose last entries are gone: bring the "
+        "store back to what it was, or move this directory away to go on from the store",
+        s->data_dir);
+}
+
 /* Finds the newest entry whose changes the database has. */
 static int find_place(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
 {
@@ -328,7 +344,7 @@ static int find_place(struct ship *s, struct store *store, struct store_noted *n
     if (rc == 0 && !there && --seq > 0)
         rc = is_ours(s, seq, n, &there, &e, err);
     if (rc == 0 && seq > 0 && !there)
-        return moved(err, s, "the log in the store lacks what this data dir has seen");
+        return is_behind(s, n->seq, err);
     if (rc == 0 && seq == n->seq) {
         struct s3_log_entry next;
         rc = is_ours(s, seq + 1, n, &beyond, &next, err);

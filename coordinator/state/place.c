@@ -26,16 +26,20 @@ static int set_aside(const char *data_dir, const char *aside, const struct file_
                      struct err *err)
 {
     int rc = 0;
-    bool any = false;
-    for (size_t i = 0; i < names->n; i++)
+    bool any = false, whole = false; /* else an earlier one was interrupted, and goes on */
+    for (size_t i = 0; i < names->n; i++) {
         any |= !is_of_any(names->items[i]);
-    if (any && (rc = file_remove_tree(aside, err)) == 0)
+        whole |= strcmp(names->items[i], "coordinator.db") == 0;
+    }
+    if (whole)
+        rc = file_remove_tree(aside, err);
+    if (any && rc == 0)
         rc = file_mkdirs(aside, 0700, err);
     for (size_t i = 0; rc == 0 && i < names->n; i++) {
         char *from = file_join(data_dir, names->items[i]), *to = file_join(aside, names->items[i]);
         if (strcmp(names->items[i], "cache") == 0)
             rc = file_remove_tree(from, err);
-        else if (!is_of_any(names->items[i]))
+        else if (!is_of_any(names->items[i]) && (rc = file_remove_tree(to, err)) == 0)
             rc = file_rename(from, to, err);
         mem_free(from);
         mem_free(to);

@@ -22,6 +22,23 @@ static int set_lead(struct blob_s3 *s, const struct blob_s3_options *o, struct e
     return 0;
 }
 
+/* Of two clusters that begin at once one gets the prefix, where the store has conditional writes.
+ */
+static int claim_new(struct s3 *c, const char *key, const char *cluster, struct err *err)
+{
+    char has[128] = "";
+    int rc = s3_put_new(c, key, cluster, strlen(cluster), err);
+    if (rc == -ERR_UNIMPLEMENTED)
+        return s3_put_text(c, key, cluster, err);
+    if (rc == -EEXIST && (rc = s3_get_text(c, key, has, sizeof(has), err)) == 0 &&
+        strcmp(has, cluster) != 0)
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s: another cluster (%.32s) has just taken this prefix: give this one a "
+                     "prefix of its own in --store",
+                     s3_where(c), has);
+    return rc;
+}
+
 /* Writes down which cluster owns the prefix, or checks that. */
 static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const char *prefix,
                  struct err *err)
@@ -39,7 +56,9 @@ static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const
                      "%s/%s does not know this cluster: the endpoint is another one than before, "
                      "or the prefix was emptied",
                      s3_where(s->c), prefix);
-    else if (rc == 0 || rc == -ERR_NOTFOUND)
+    else if (rc == -ERR_NOTFOUND)
+        rc = claim_new(s->c, key, cluster, err);
+    else if (rc == 0)
         rc = s3_put_text(s->c, key, cluster, err);
     mem_free(key);
     return rc;

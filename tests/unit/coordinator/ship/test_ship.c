@@ -241,6 +241,25 @@ static void a_copy_that_came_second(void **state)
     mem_free(copy);
 }
 
+/* What the store has lost is not another coordinator's: nobody takes an older state for it. */
+static void a_store_that_went_back(void **state)
+{
+    static const char *const lost[] = {"p/state/log/0000000000000003",
+                                       "p/state/log/0000000000000004"};
+    struct rig *r = *state;
+    assert_int_equal(own(r), 0);
+    for (int64_t i = 1; i <= 3; i++)
+        commit(r, i);
+    leave(r);
+    for (int i = 0; i < 2; i++) {
+        struct fake_object *o = fake_find(r->f.objects, lost[i], false);
+        assert_non_null(o);
+        fake_drop(o);
+    }
+    assert_int_equal(own(r), -ERR_CONFIG);
+    assert_non_null(strstr(r->err.msg, "is newer than the state in the store"));
+}
+
 /* Two coordinators could own a state there. */
 static void a_store_that_takes_two_at_once(void **state)
 {
@@ -261,6 +280,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(snapshots_are_replaced_meanwhile, begin, end),
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
+        cmocka_unit_test_setup_teardown(a_store_that_went_back, begin, end),
         cmocka_unit_test_setup_teardown(a_store_that_takes_two_at_once, begin, end),
     };
     return cmocka_run_group_tests_name("ship", tests, NULL, NULL);

@@ -22,8 +22,26 @@ static void test_set_aside(void **state)
     scratch_free(data);
 }
 
+/* Whoever was killed in the middle of that goes on with it, and keeps what it had moved. */
+static void test_set_aside_in_two(void **state)
+{
+    char *data = scratch_new(), *log = file_join(data, "coordinator.db-wal");
+    char *moved = file_join(data, "deposed/coordinator.db"),
+         *other = file_join(data, "deposed/coordinator.db-wal");
+    OK(file_mkdirs_for(moved, 0700, err));
+    OK(file_write_put(moved, "x", 1, 0600, err));
+    OK(file_write_put(log, "y", 1, 0600, err));
+    OK(place_set_aside(data, err));
+    assert_true(file_exists(moved) && file_exists(other) && !file_exists(log));
+    mem_free(log);
+    mem_free(moved);
+    mem_free(other);
+    scratch_free(data);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_set_aside)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_set_aside),
+                                       cmocka_unit_test(test_set_aside_in_two)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
