@@ -55,6 +55,14 @@ void engine_keep(struct engine *e, void *kept, void (*free_kept)(void *kept))
     e->free_kept = free_kept;
 }
 
+void engine_rest(struct engine *e)
+{
+    engine_keep(e, NULL, NULL);
+    if (e->replicas)
+        replicas_yield(e->replicas, UINT64_MAX);
+    encoders_rest(e);
+}
+
 int engine_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;

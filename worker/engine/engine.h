@@ -74,5 +74,7 @@ void engine_after(struct engine *e, struct work *w);
 
 /* Frees what is kept and takes this instead; NULL: nothing, since room is wanted. */
 void engine_keep(struct engine *e, void *kept, void (*free_kept)(void *kept));
+/* Frees all that no task uses, since another program wants the room. */
+void engine_rest(struct engine *e);
 
 #endif

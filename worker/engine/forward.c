@@ -1,6 +1,7 @@
 #include "worker/engine/forward.h"
 
 #include "worker/engine/encoders.h"
+#include "worker/engine/trainers.h"
 #include "worker/engine/engine.h"
 #include "common/base/log.h"
 #include "worker/engine/replica.h"
@@ -21,6 +22,8 @@ static int make(struct engine *e, const struct model *m, struct encoders *encode
     uint64_t need = net_bytes(m, opt, dt) - encoders_there(encoders);
     replicas_yield(e->replicas, need);
     plan_room(&e->dev, 1, &room);
+    if (need > plan_room_bytes(&room) && trainers_yield(e))
+        plan_room(&e->dev, 1, &room);
     if (need > plan_room_bytes(&room) && encoders_can_stream(encoders)) {
         encoders_stream(encoders, true);
         need = net_bytes(m, opt, dt) - encoders_there(encoders);

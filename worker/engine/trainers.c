@@ -238,6 +238,16 @@ void trainers_drop(struct engine *e)
     *t = (struct trainers){0};
 }
 
+bool trainers_yield(struct engine *e)
+{
+    const bool runs = e->trainers && e->trainers->running;
+    if (runs) {
+        log_info("trainer", "ended: another job needs its memory");
+        trainers_drop(e);
+    }
+    return runs;
+}
+
 void trainers_free(struct trainers *t)
 {
     if (t)

@@ -36,6 +36,9 @@ int trainers_get(struct engine *e, struct work *w, struct external **ret, struct
 int trainers_get_new(struct engine *e, struct work *w, struct external **ret, struct err *err);
 /* It has failed: the next task gets another one. */
 void trainers_drop(struct engine *e);
+/* Ends the running trainer, which is another job's, for the memory that it has.  False: none runs.
+ */
+bool trainers_yield(struct engine *e);
 void trainers_free(struct trainers *t); /* accepts NULL */
 
 /* An order to the trainer with w's samples and progress; a trainer that fails is dropped. */

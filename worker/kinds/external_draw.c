@@ -20,7 +20,7 @@
 static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
-    engine_keep(e, NULL, NULL); /* a trainer may need the room */
+    engine_rest(e); /* a trainer may need the room */
     int rc = trainers_need(w, err);
     return rc == 0 && t ? work_need_ranges(w, t->ranges, t->n_ranges, err) : rc;
 }

@@ -9,7 +9,7 @@
 static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Blob *warm = w->task->warm_start;
-    engine_keep(e, NULL, NULL); /* a trainer may need the room */
+    engine_rest(e); /* a trainer may need the room */
     int rc = trainers_need(w, err);
     return rc == 0 && warm ? work_need_blob(w, warm, "the weights to start from", err) : rc;
 }

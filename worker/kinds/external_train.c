@@ -66,7 +66,7 @@ struct phase {
 static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
-    engine_keep(e, NULL, NULL); /* a trainer may need the room */
+    engine_rest(e); /* a trainer may need the room */
     int rc = trainers_need(w, err);
     if (rc == 0)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
@@ -621,7 +621,12 @@ static int take_state(struct phase *p, int fd, struct err *err)
     if (rc == 0)
         rc = hash_file(o->path, o->sha256, &o->size, err);
     state_path(p, "state", path);
-    return rc < 0 ? rc : copy_state(fd, path, (uint64_t)st.st_size, err);
+    struct err why = {0};
+    if (rc == 0 && copy_state(fd, path, (uint64_t)st.st_size, &why) < 0) {
+        log_warn("phase", "the optimiser's state is not kept here: %s", why.msg);
+        (void)file_remove(path, NULL); /* an older one would be taken for it */
+    }
+    return rc;
 }
 
 /* ---- a phase ---- */

@@ -23,6 +23,7 @@
 #include "worker/engine/replica.h"
 #include "worker/engine/snapshot.h"
 #include "worker/engine/task_experts.h"
+#include "worker/engine/trainers.h"
 #include "worker/net/distill.h"
 #include "worker/net/flops.h"
 #include "worker/engine/fragment.h"
@@ -139,6 +140,8 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     if (!replica_peek(e->replicas, w))
         encoders_rest(e);
     int rc = replica_plan(e->replicas, w, err);
+    if (rc == -ENOMEM && trainers_yield(e))
+        rc = replica_plan(e->replicas, w, err);
     if (rc == 0)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
     if (rc == 0 && t->moments && !replica_stands(e->replicas, w))
@@ -684,6 +687,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     int rc;
     do { /* until the first step has room: only it shows all the memory that a step needs */
         p = (struct phase){.e = e, .w = w, .t = w->task->train};
+        w->result.n_outputs = 0;
         rc = run_once(&p, err);
     } while (rc == -ENOMEM && p.at.steps == p.first && replica_smaller(e->replicas, w));
     return rc;

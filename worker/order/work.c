@@ -80,7 +80,7 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
     if (rc == 0)
         rc = check_labels(w, err);
     if (rc == 0) {
-        w->temp_dir = str_printf("%s/task-%" PRIu64, tmp_root, w->task->id);
+        w->temp_dir = str_printf("%s/task-%" PRIu64 "-%u", tmp_root, w->task->id, w->task->attempt);
         rc = make_temp_dir(w, err);
     }
     if (rc < 0) {

@@ -77,6 +77,8 @@ static void a_used_trainer_gives_no_version_0(void **state)
     assert_int_equal(starts, 1);
     OK(trainers_get_new(&e, &w, &x, err));
     assert_int_equal(starts, 2);
+    assert_true(trainers_yield(&e)); /* to another job, which needs the memory */
+    assert_false(trainers_yield(&e));
     trainers_free(e.trainers);
     progress_release(&w.progress);
     scratch_free(top);

@@ -105,7 +105,7 @@ static void a_trainer_has_its_row(void **state)
 static void temporary_files_go_with_it(void **state)
 {
     char path[CACHE_PATH_MAX];
-    put(top, "task-5/left", "x", 1); /* by an attempt before a crash */
+    put(top, "task-5-0/left", "x", 1); /* by an attempt before a crash */
     struct work *w = make();
     work_temp_path(w, "left", path);
     assert_false(file_exists(path));
@@ -152,7 +152,7 @@ static void outputs_and_rows_have_a_maximum(void **state)
     struct work_output *o = NULL;
     for (int i = 0; i < WORK_OUTPUTS_MAX; i++)
         OK(work_output_new(w, WORK_SHARD, "shard", &o, err));
-    assert_true(o->role == WORK_SHARD && strstr(o->path, "task-5/shard"));
+    assert_true(o->role == WORK_SHARD && strstr(o->path, "task-5-0/shard"));
     FAILS(work_output_new(w, WORK_SHARD, "shard", &o, err), "more than 4096");
     assert_null(work_output(w));
     for (int i = 0; i < WORK_ROWS_MAX + 3; i++)
