@@ -261,7 +261,7 @@ def test_an_audit_brings_what_it_looks_at(tmp_path, store):
     """An audit fetches the files from which workers made a version, which were never here; the coordinator runs meanwhile."""
     with running(tmp_path, store, "audited") as swarm:
         for name in "ab":
-            swarm.worker(name)
+            swarm.worker(name, "--throttle", "150")  # what it looks at is still there when it does
         job = swarm.submit(rounds=100000, steps=2)
         swarm.wait_round(job, 4)
         settings = tmp_path / "settings.yaml"
