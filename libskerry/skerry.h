@@ -13,10 +13,12 @@
  *             skerry_done(s, NULL);
  *             continue;
  *         }
- *         load(skerry_weights(s, 0));                   // SKERRY_PHASE: others only if options say
- * so struct skerry_sample batch[32]; int got; while (skerry_more(s) && (got = skerry_samples(s,
- * batch, 32)) > 0) { float loss = step(batch, got); skerry_step(s, &(struct skerry_progress){.loss
- * = loss, .samples = (uint32_t)got});
+ *         load(skerry_weights(s, 0));                   // a phase; others if options ask for them
+ *         struct skerry_sample batch[32];
+ *         int got;
+ *         while (skerry_more(s) && (got = skerry_samples(s, batch, 32)) > 0) {
+ *             float loss = step(batch, got);
+ *             skerry_step(s, &(struct skerry_progress){.loss = loss, .samples = (uint32_t)got});
  *         }
  *         store(skerry_weights(s, 0));
  *         skerry_done(s, NULL);                         // hands the weights over

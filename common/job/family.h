@@ -23,7 +23,6 @@ struct job_family {
     bool packs;                 /* pieces of text fill rows of model.context */
     const char *what;           /* "images", "texts" */
     const char *samples;        /* name of a shard's samples: "images", "pieces of text" */
-    const char *drawn;          /* file of the last drawn samples: "samples.png" */
     bool mixes;                 /* a router can mix networks of this family */
     bool chunks;                /* a sample's parts can be routed separately */
     enum job_features features; /* features for partitions, without a model */

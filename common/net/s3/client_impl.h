@@ -53,7 +53,7 @@ struct s3_request {
     const char *text; /* NULL: none */
     int fd;           /* used if size > 0 */
     uint64_t offset, size;
-    void (*between)(void *arg); /* called once, when a byte of the body has been sent; or NULL */
+    void (*between)(void *arg); /* called once, when libcurl has a byte of the body; or NULL */
     void *between_arg;
     /* Where a good answer goes. */
     bool once;        /* no second try: the caller has another way */
