@@ -114,6 +114,37 @@ static void test_went_meanwhile(void **state)
     expect(co, j, "no contribution waits");
 }
 
+/* A path that trains slowly begins its round with a version that the quorum of a shared module must
+ * not have left behind. */
+static void test_far_behind(void **state)
+{
+    static const char far[] =
+        "a path is so far behind that its version would be dropped: it is waited for";
+    struct coordinator *co = *state;
+    struct job *j = begun(co, dipaco);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
+    j->spec.outer.quorum = 0.5;
+    j->spec.outer.grace = 0.001;
+    j->spec.outer.rounds = 100;
+    j->spec.outer.where = JOB_WHERE_WORKER;
+    job_edit_replica(j, 0, 0)->task_id = t->id;
+    for (uint64_t v = 1; v < m->kept; v++)
+        module_add_version(m, &(struct version_rec){.version = v, .full = {{1}, 10 + v}});
+    task_add_contribution(t,
+                          &(struct contribution){.module_id = m->id, .base_version = m->version});
+    job_edit_path(j, 0)->round = (uint32_t)m->version;
+    m->quorum_ms = 1;
+    expect(co, j, far);
+    job_edit_path(j, 1)->round = 1; /* whose version will be kept */
+    co->opt.data_dir = "";
+    co->state.n_open = TASKS_OPEN_MAX; /* so that the step is not begun */
+    folds_consider(co, j, m);
+    assert_string_equal(m->outer_reason,
+                        "1 of 2 contributions are a quorum and the grace of 0.0 s has passed");
+    co->state.n_open = co->state.n_tasks;
+}
+
 static void test_adopt(void **state)
 {
     struct coordinator *co = *state;
@@ -137,9 +168,9 @@ static void test_adopt(void **state)
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
-    const struct CMUnitTest tests[] = {CASE(test_not_asked), CASE(test_quorum),
+    const struct CMUnitTest tests[] = {CASE(test_not_asked),           CASE(test_quorum),
                                        CASE(test_grace_of_those_away), CASE(test_went_meanwhile),
-                                       CASE(test_adopt)};
+                                       CASE(test_far_behind),          CASE(test_adopt)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
