@@ -378,15 +378,6 @@ static void take_parts(struct coordinator *co, const struct job *j, const struct
         }
 }
 
-/* Would the next version of the module let go the one with which a path's round begins? */
-static bool leaves_behind(const struct job *j, const struct module_rec *m)
-{
-    for (uint32_t p = 0; p < j->comp.n_paths && !query_streams(j); p++)
-        if (query_crosses(j, p, m) && j->paths[p].round + m->kept <= m->version + 1)
-            return true;
-    return false;
-}
-
 static void consider_sync(struct coordinator *co, struct job *j, struct module_rec *m)
 {
     struct outer_count count;
@@ -417,7 +408,7 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     (void)str_copy(m->outer_reason, sizeof(m->outer_reason), d.reason);
     if (!d.fire)
         return;
-    if (leaves_behind(j, m)) {
+    if (query_leaves_behind(j, m)) {
         (void)str_copy(m->outer_reason, sizeof(m->outer_reason),
                        "a path is so far behind that its version would be dropped: it is waited "
                        "for");

@@ -173,6 +173,14 @@ uint64_t query_path_version(const struct job *j, uint32_t path)
     return newest;
 }
 
+bool query_leaves_behind(const struct job *j, const struct module_rec *m)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths && !query_streams(j); p++)
+        if (query_crosses(j, p, m) && j->paths[p].round + m->kept <= m->version + 1)
+            return true;
+    return false;
+}
+
 bool query_finished(const struct job *j)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++)

@@ -49,6 +49,8 @@ bool query_initialised(const struct job *j);
 bool query_modules_at(const struct job *j, uint32_t path, uint64_t version);
 /* The newest version that all modules of the path have had; one far ahead may not keep it. */
 uint64_t query_path_version(const struct job *j, uint32_t path);
+/* Whether the module's next version would drop the one with which a path's round begins. */
+bool query_leaves_behind(const struct job *j, const struct module_rec *m);
 /* Whether every path has closed its last round. */
 bool query_finished(const struct job *j);
 /* The round at which paths wait for their new shards; UINT32_MAX: there is none ahead. */
