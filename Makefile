@@ -4,7 +4,10 @@ CUDA  ?= auto
 V     ?= 0
 BUILD_DIR ?= build
 PREFIX ?= /usr/local
-CUDA_HOME ?= /usr/local/cuda
+# nvcc is looked for in its usual place, then on the PATH.
+ifndef CUDA_HOME
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(or $(wildcard /usr/local/cuda/bin/nvcc),$(realpath $(shell command -v nvcc)),/usr/local/cuda/bin/nvcc))
+endif
 CUDA_ARCHS ?= 80 90
 ifeq ($(origin CC),default)
 CC := gcc
@@ -19,6 +22,7 @@ MAKEFLAGS += --no-builtin-rules
 
 ifeq ($(CUDA),auto)
 override CUDA := $(if $(wildcard $(NVCC)),1,0)
+SAY_CUDA := $(if $(filter 0,$(CUDA)),@echo 'no nvcc at $(NVCC): these programs cannot use GPUs (CUDA_HOME=DIR names a toolkit; CUDA=0 says that it is meant)')
 endif
 ifneq ($(filter-out 0 1,$(CUDA)),)
 $(error CUDA must be auto, 0 or 1)
@@ -85,7 +89,7 @@ GENCODE := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
   -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 ALL_NVCCFLAGS = -std=c++17 -O3 -lineinfo $(GENCODE) -Xcompiler \
   -Wall,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fno-omit-frame-pointer $(NVCCFLAGS)
-LINK_kernels += -L$(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static -ldl -lrt
+LINK_kernels += $(addprefix -L,$(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))) -lcudart_static -ldl -lrt
 endif
 
 # $(call say,VERB) prints one quiet line for a recipe, unless V=1.
@@ -143,6 +147,7 @@ BINS := $(PROGRAMS:%=$(BIN)/%)
 ##@ Build
 .PHONY: all help
 all: $(BINS) ## build coordinatord, workerd and skerry into build/bin
+	$(SAY_CUDA)
 
 help: ## this list
 	@echo 'make TARGET [BUILD=release|debug|asan|tsan] [CUDA=auto|0|1] [CC=gcc|clang] [WERROR=1] [V=1]'
@@ -281,6 +286,7 @@ install: $(BINS) $(SKERRY_LIBS) ## install programs, libskerry and its header un
 
 deb: $(BINS) ## a Debian package of the three programs and their units, in build/
 	deploy/make-deb.sh $(BIN) $(BUILD_DIR)
+	$(SAY_CUDA)
 
 check-deb: deb ## install the package in a fresh Debian (root, debootstrap, network) and train there
 	deploy/check-deb.sh $(BUILD_DIR)/skerry_$(VERSION)_$$(dpkg --print-architecture).deb $(BUILD_DIR)/debian-system

@@ -113,6 +113,16 @@ static int on_poll(void *arg, const json_t *job)
     return 0;
 }
 
+/* Says that a card is not used: the sentence with the reason is in the worker's log. */
+static void say_card(const struct run *run, const json_t *worker)
+{
+    if (run->swarm.device || run->swarm.trainers || !file_exists("/dev/nvidiactl") ||
+        str_starts(cli_str(worker, "device", "cuda"), "cuda"))
+        return;
+    moving_clear();
+    fprintf(stderr, "skerry: a card is here and not used: `skerry doctor` says why\n");
+}
+
 /* Waits for the workers to join.  A job that began with only some of them would give them the
  * others' replicas, and have another result than other runs. */
 static int wait_for_workers(struct run *run, struct err *err)
@@ -127,6 +137,8 @@ static int wait_for_workers(struct run *run, struct err *err)
             return err_set(err, -ERR_CANCELLED, "interrupted");
         rc = cli_pages(run->cli, "/v1/workers", "after", &workers, err);
         n = json_array_size(json_object_get(workers, "items"));
+        if (n == all)
+            say_card(run, json_array_get(json_object_get(workers, "items"), 0));
         json_decref(workers);
         if (rc == 0 && n < all)
             rc = swarm_check(&run->swarm, err);

@@ -15,21 +15,9 @@ static struct stream *enter(struct device *dev, struct stream *s)
     return s ? s : &cuda_state(dev)->main;
 }
 
-/* Without a device file there is no driver worth loading: a CUDA build then starts as a CPU
- * build does.  SKERRY_CUDA_PROBE=1 asks the runtime all the same. */
-static bool driver_files(void)
-{
-    const char *probe = getenv("SKERRY_CUDA_PROBE");
-    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0 ||
-           access("/dev/nvhost-ctrl-gpu", F_OK) == 0 || (probe && *probe == '1');
-}
-
 int cuda_device_count(const char **ret_why)
 {
     int n = 0;
-    *ret_why = "no NVIDIA driver is loaded (/dev/nvidiactl is not there)";
-    if (!driver_files())
-        return 0;
     cudaError_t e = cudaGetDeviceCount(&n);
     *ret_why = e == cudaErrorInsufficientDriver
                    ? "the NVIDIA driver (libcuda.so.1) is missing or older than this program needs"

@@ -1,10 +1,13 @@
 #include "kernels/device/device.h"
 
+#include <unistd.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/memory.h"
 
-#if HAVE_CUDA
 #include "common/base/log.h"
+
+#if HAVE_CUDA
 #include "kernels/cuda/cuda.h"
 #endif
 
@@ -20,15 +23,44 @@ static int open_cpu(const char *name, struct device **ret_dev, struct err *err)
     return cpu_device_open(false, (int)threads, ret_dev, err);
 }
 
+/* Without a device file there is no driver worth loading: a CUDA build then starts as a CPU
+ * build does.  SKERRY_CUDA_PROBE=1 asks the runtime all the same. */
+static bool driver_files(void)
+{
+    const char *probe = getenv("SKERRY_CUDA_PROBE");
+    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0 ||
+           access("/dev/nvhost-ctrl-gpu", F_OK) == 0 || (probe && *probe == '1');
+}
+
+/* How many cards this program can use; 0: none, and why. */
+static int cards(const char **ret_why)
+{
+#if HAVE_CUDA
+    *ret_why = "no NVIDIA driver is loaded (/dev/nvidiactl is not there)";
+    return driver_files() ? cuda_device_count(ret_why) : 0;
+#else
+    *ret_why = "this program was built without CUDA (`make CUDA=1` builds it with CUDA)";
+    return 0;
+#endif
+}
+
+static int open_card(int index, struct device **ret_dev, struct err *err)
+{
+#if HAVE_CUDA
+    return cuda_device_open(index, ret_dev, err);
+#else
+    return err_set(err, -ERR_DEVICE, "there is no CUDA");
+#endif
+}
+
 static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
 {
     char *end;
+    const char *why;
     long index = strtol(name + 5, &end, 10);
     if (name[5] < '0' || name[5] > '9' || *end || index > 1023)
         return err_set(err, -EINVAL, "device \"%s\": expected cuda:N with N a number from 0", name);
-#if HAVE_CUDA
-    const char *why;
-    int n = cuda_device_count(&why);
+    int n = cards(&why);
     if (n == 0)
         return err_set(err, -ERR_DEVICE,
                        "device \"%s\" is not there: %s; use cpu or auto, or check the driver with "
@@ -39,27 +71,19 @@ static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
                        "device \"%s\" is not there: this machine shows %d CUDA device%s, cuda:0%s; "
                        "use one of them, cpu or auto",
                        name, n, n == 1 ? "" : "s", n == 1 ? "" : " and on");
-    return cuda_device_open((int)index, ret_dev, err);
-#else
-    return err_set(err, -ERR_DEVICE,
-                   "device \"%s\" is not there: this program was built without CUDA; "
-                   "use cpu or auto, or build with CUDA=1",
-                   name);
-#endif
+    return open_card((int)index, ret_dev, err);
 }
 
-/* Opens the first usable GPU, else the CPU. */
+/* Opens the first usable GPU, else the CPU: who pays for a card must hear that it is not used. */
 static int open_auto(int threads, struct device **ret_dev, struct err *err)
 {
-#if HAVE_CUDA
     const char *none;
     struct err why = {0};
-    if (cuda_device_count(&none) > 0) {
-        if (cuda_device_open(0, ret_dev, &why) == 0)
-            return 0;
-        log_warn("device", "a card is there and not used: %s", why.msg);
-    }
-#endif
+    const int n = cards(&none);
+    if (n > 0 && open_card(0, ret_dev, &why) == 0)
+        return 0;
+    if (driver_files())
+        log_warn("device", "a card is there and not used: %s", n > 0 ? why.msg : none);
     return cpu_device_open(false, threads, ret_dev, err);
 }
 
@@ -106,10 +130,6 @@ uint64_t device_host_memory(void)
 
 int device_cards(void)
 {
-#if HAVE_CUDA
     const char *why;
-    return cuda_device_count(&why);
-#else
-    return 0;
-#endif
+    return cards(&why);
 }

@@ -11,7 +11,7 @@
 
 /* Opens a device.  name: "auto" (the best there is), "cpu", "cpu:N" (with N threads), "cpu-ref" or
  * "cuda:N".  threads, for auto and cpu: 0 for one per available core, at most 256.  If there is no
- * such device, err says which there are. */
+ * such device, err says which there are.  auto logs why it does not use a card that is there. */
 int device_open(const char *name, int threads, struct device **ret_dev, struct err *err);
 
 /* Accepts NULL.  All device memory must have been freed before. */

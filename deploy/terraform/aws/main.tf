@@ -20,7 +20,7 @@ terraform {
 
 variable "deb" {
   type        = string
-  description = "where the package is, https"
+  description = "where the package is, https; for cards one that was built with CUDA (docs/deploy.md)"
 }
 
 variable "ssh_from" {

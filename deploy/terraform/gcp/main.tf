@@ -35,7 +35,7 @@ variable "zone" {
 
 variable "deb" {
   type        = string
-  description = "where the package is, https"
+  description = "where the package is, https; for cards one that was built with CUDA (docs/deploy.md)"
 }
 
 variable "coordinator_type" {

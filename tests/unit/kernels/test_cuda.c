@@ -65,6 +65,30 @@ static void auto_always_opens(void **state)
     device_close(dev);
 }
 
+/* Where there seems to be a card, it is not passed over without a word. */
+static void auto_says_why(void **state)
+{
+    struct device *dev = NULL;
+    char text[1024];
+    FILE *file = tmpfile();
+    const int real = dup(STDERR_FILENO);
+    setenv("SKERRY_CUDA_PROBE", "1", 1);
+    assert_true(file != NULL && real >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    const int rc = device_open("auto", 2, &dev, NULL);
+    assert_true(dup2(real, STDERR_FILENO) >= 0);
+    unsetenv("SKERRY_CUDA_PROBE");
+    close(real);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    assert_int_equal(rc, 0);
+    if (strcmp(dev->name, "cpu") == 0) {
+        assert_non_null(strstr(text, "a card is there and not used: "));
+        assert_non_null(strstr(text, HAVE_CUDA ? "NVIDIA driver" : "built without CUDA"));
+    }
+    device_close(dev);
+}
+
 #if HAVE_CUDA
 static void libraries(void **state)
 {
@@ -91,6 +115,7 @@ int main(void)
         cmocka_unit_test(asked_for_by_name),
         cmocka_unit_test(runtime_without_driver),
         cmocka_unit_test(auto_always_opens),
+        cmocka_unit_test(auto_says_why),
 #if HAVE_CUDA
         cmocka_unit_test(libraries),
 #endif
