@@ -10,9 +10,9 @@ void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     uint8_t sum[HASH_BYTES];
-    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round,     t->steps,
-                       t->seconds > 0,  t->first_step, t->total_steps, t->epoch,     t->n_ranges,
-                       t->batch,        t->delay,      t->n_fragments, t->n_teachers};
+    uint64_t head[] = {w->task->job_id, t->path,        t->replica,   t->round,    t->steps,
+                       t->seconds > 0,  t->first_step,  t->epoch,     t->n_ranges, t->batch,
+                       t->delay,        t->n_fragments, t->n_teachers};
     struct hash h;
     hash_init(&h);
     hash_update(&h, head, sizeof(head));

@@ -16,6 +16,8 @@
 #include "worker/train/profile.h"
 #include "worker/order/task_model.h"
 
+#define STATE_FILES_MAX 65536
+#define ROUNDS_KEPT 4 /* of the files of other replicas: about as far apart are those of a job */
 #define SMALLER_MAX 16
 #define TRIED_MAX 16
 
@@ -601,6 +603,7 @@ static void file_of(const struct replicas *rs, const struct replica *r, const ch
              r->index, suffix);
 }
 
+#define NUMBER_MAX 24
 #define MET_MAX (21 * MODEL_LEVELS_MAX + 1)
 
 static void write_met(const struct replica *r, char out[MET_MAX])
@@ -642,15 +645,52 @@ static int save(struct replicas *rs, struct replica *r, const struct work *w, co
                 const struct replica_cursor *c, bool local, struct err *err)
 {
     char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
+    char round[NUMBER_MAX], spec[NUMBER_MAX];
     file_of(rs, r, suffix, path);
     phase_digest(w, digest);
     write_met(r, met);
+    snprintf(round, sizeof(round), "%u", w->task->train->round);
+    snprintf(spec, sizeof(spec), "%" PRIu64, r->spec);
     snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
              (double)c->loss_first, (double)c->loss_last, c->seconds);
     struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
                               {(char *)(uintptr_t) "cursor", cursor},
-                              {(char *)(uintptr_t) "met", met}};
-    return checkpoint_save(r->trainer, path, pairs, 3, local, err);
+                              {(char *)(uintptr_t) "met", met},
+                              {(char *)(uintptr_t) "round", round},
+                              {(char *)(uintptr_t) "spec", spec}};
+    return checkpoint_save(r->trainer, path, pairs, sizeof(pairs) / sizeof(pairs[0]), local, err);
+}
+
+/* Is the file a checkpoint from rounds that are over by now? */
+static bool is_left_behind(const char *path, uint32_t round)
+{
+    struct st st = {0};
+    if (st_open(path, &st, NULL) < 0)
+        return false;
+    const char *text = checkpoint_pair(&st, "round");
+    const bool old = text && strtoull(text, NULL, 10) + ROUNDS_KEPT < round;
+    st_release(&st);
+    return old;
+}
+
+/* Removes the files of the job's replicas that went on elsewhere: in the end each worker has
+ * trained every path, and kept all of them. */
+static void drop_left_behind(const struct replicas *rs, const struct replica *r, uint32_t round)
+{
+    struct file_names names;
+    char job[NUMBER_MAX + 16], own[2 * NUMBER_MAX + 32];
+    snprintf(job, sizeof(job), "replica-%" PRIu64 "-", r->job_id);
+    snprintf(own, sizeof(own), "%s%u-%u.", job, r->path, r->index);
+    if (round <= ROUNDS_KEPT || file_list(rs->dir, STATE_FILES_MAX, &names, NULL) < 0)
+        return;
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = file_join(rs->dir, names.items[i]);
+        if (str_starts(names.items[i], job) && !str_starts(names.items[i], own) &&
+            is_left_behind(path, round))
+            (void)file_remove(path, NULL); /* it is tried again after the next phase */
+        mem_free(path);
+    }
+    file_names_release(&names);
 }
 
 int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
@@ -664,6 +704,8 @@ int replica_save_end(struct replicas *rs, struct replica *r, const struct work *
 {
     /* Every phase makes one, and the next phase waits for it: flushing is not worth the time. */
     int rc = save(rs, r, w, "end", &r->end, true, err);
+    if (rc == 0)
+        drop_left_behind(rs, r, w->task->train->round);
     return rc < 0 ? rc : replica_drop_mid(rs, r, err);
 }
 
@@ -702,21 +744,40 @@ static bool load_cut(struct replicas *rs, struct replica *r, const struct work *
     return false;
 }
 
+/* Does the checkpoint stand at the step, in a job of this text?  Earlier releases noted no text. */
+static bool stands_at(const char *path, const struct replica *r, uint64_t step)
+{
+    struct st st = {0};
+    uint64_t at;
+    if (st_open(path, &st, NULL) < 0)
+        return false;
+    const char *spec = checkpoint_pair(&st, "spec");
+    const bool stands = st_meta_number(&st, path, "skerry.step", &at, NULL) == 0 && at == step &&
+                        (!spec || strtoull(spec, NULL, 10) == r->spec);
+    st_release(&st);
+    return stands;
+}
+
+/* Goes on from the end of the replica's last phase; the spare has it if a later end was saved but
+ * not reported. */
 static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
 {
-    char path[CACHE_PATH_MAX];
-    file_of(rs, r, "end", path);
-    struct st meta = {0};
-    struct err err = {0};
-    if (step == 0 || !file_exists(path))
-        return false;
-    if (checkpoint_load(r->trainer, path, &meta, &err) < 0) {
+    static const char *const files[] = {"end", "end.spare"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && step > 0; i++) {
+        char path[CACHE_PATH_MAX];
+        struct st meta = {0};
+        struct err err = {0};
+        file_of(rs, r, files[i], path);
+        if (!stands_at(path, r, step))
+            continue;
+        if (checkpoint_load(r->trainer, path, &meta, &err) == 0) {
+            read_met(r, checkpoint_pair(&meta, "met"));
+            st_release(&meta);
+            return true;
+        }
         log_warn("replica", "fresh moments: %s", err.msg);
-        return false;
     }
-    read_met(r, checkpoint_pair(&meta, "met"));
-    st_release(&meta);
-    return trainer_next_step(r->trainer) == step;
+    return false;
 }
 
 /* Loads the moments that came with the task, from the replica's last worker. */

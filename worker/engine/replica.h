@@ -4,7 +4,8 @@
  *   wanted at step s:  in memory and standing at s     ─► goes on
  *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact),
  *                                                         or .end, if only its report is missing
- *                      checkpoint of the last phase at s ─► DIR/replica-J-P-R.end  (bit-exact)
+ *                      checkpoint of a phase's end at s ─► DIR/replica-J-P-R.end  (bit-exact),
+ *                                                         or .end.spare, the one before it
  *                      moments came with the task      ─► those (worker/train/moments.h)
  *                      otherwise                       ─► fresh moments
  *
@@ -12,7 +13,8 @@
  * CHECK is one by itself, whoever has trained the same one here.
  *
  * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused goes first (its
- * checkpoint stays).  Compute thread. */
+ * checkpoint stays).  On disk stay those of a job's replicas that are at most four rounds behind the
+ * phase that has ended: the others went on elsewhere.  Compute thread. */
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
 

@@ -18,6 +18,7 @@ static void another_attempt_goes_on(void **state)
     char first[HASH_HEX_MAX], again[HASH_HEX_MAX];
     digest(first);
     task.attempt = 2;
+    train.total_steps = 80; /* without rounds it was another number before */
     digest(again);
     assert_string_equal(first, again);
     train.round = 1;

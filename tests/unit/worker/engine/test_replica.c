@@ -531,6 +531,85 @@ static void another_job_of_the_number(void **state)
     end(&r);
 }
 
+/* Ends a phase of the path at step n + 2 in the given round, and lets go of the replica. */
+static void phase_ends(struct rig *r, uint32_t path, uint32_t round)
+{
+    struct replica *replica = NULL;
+    r->train.round = round;
+    r->train.first_step = 2 * round;
+    OK(get(r, path, &replica, err));
+    trainer_position(replica->trainer, 2 * round + 2, 100);
+    replica->met[0] = round;
+    OK(replica_save_end(r->rs, replica, &r->work, err));
+    replicas_yield(r->rs, PLENTY);
+}
+
+/* Does the path's phase of this round go on from a phase's end?  Then from that of the round before
+ * it. */
+static bool goes_on(struct rig *r, uint32_t path, uint32_t round)
+{
+    struct replica *replica = NULL;
+    r->train.round = round;
+    r->train.first_step = 2 * round;
+    OK(get(r, path, &replica, err));
+    const bool own = replica->own;
+    assert_int_equal(trainer_next_step(replica->trainer), 2 * round);
+    if (own)
+        assert_int_equal(replica->met[0], round - 1);
+    replicas_yield(r->rs, PLENTY);
+    return own;
+}
+
+/* A phase that is done again, since its result was not taken, begins where the one before it ended:
+ * that file is kept beside its own. */
+static void ends_and_their_spares(void **state)
+{
+    static const char job[] = JOB("batch: 4"), other[] = JOB("batch: 4") "# another\n";
+    struct rig r;
+    begin(&r, job, PLENTY);
+    phase_ends(&r, 0, 0);
+    phase_ends(&r, 0, 1);
+    r.work.anew = true;
+    assert_true(goes_on(&r, 0, 1));
+    assert_true(goes_on(&r, 0, 2));
+    assert_false(goes_on(&r, 0, 3));        /* the phase between was elsewhere */
+    r.task.spec = (char *)(uintptr_t)other; /* as after a restore: another job of the number */
+    assert_false(goes_on(&r, 0, 2));
+    end(&r);
+}
+
+static unsigned files_of(const struct rig *r, const char *prefix)
+{
+    struct file_names names;
+    unsigned n = 0;
+    OK(file_list(r->dir, 100, &names, err));
+    for (size_t i = 0; i < names.n; i++)
+        n += str_starts(names.items[i], prefix);
+    file_names_release(&names);
+    return n;
+}
+
+/* Where there are more paths than workers, each worker comes to train them all. */
+static void left_behind(void **state)
+{
+    static const char job[] = JOB("batch: 4");
+    struct rig r;
+    begin(&r, job, PLENTY);
+    phase_ends(&r, 0, 0);
+    phase_ends(&r, 0, 1);
+    phase_ends(&r, 1, 2);
+    r.task.job_id = 4;
+    phase_ends(&r, 2, 0);
+    r.task.job_id = 3;
+    phase_ends(&r, 1, 5);
+    assert_int_equal(files_of(&r, "replica-3-0-"), 1); /* the spare went */
+    phase_ends(&r, 1, 6);
+    assert_int_equal(files_of(&r, "replica-3-0-"), 0);
+    assert_int_equal(files_of(&r, "replica-3-1-"), 2);
+    assert_int_equal(files_of(&r, "replica-4-2-"), 1);
+    end(&r);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -552,6 +631,8 @@ int main(void)
         cmocka_unit_test(teachers_are_planned),
         cmocka_unit_test(other_encoders),
         cmocka_unit_test(another_job_of_the_number),
+        cmocka_unit_test(ends_and_their_spares),
+        cmocka_unit_test(left_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
