@@ -69,12 +69,13 @@ static float encode_v(const float *v, size_t n, uint8_t *code)
     return most;
 }
 
-static float decode(size_t vector, uint8_t code, float scale)
+/* The most that |m| / sqrt(v) can be, whatever the gradients were (Cauchy-Schwarz on the two sums).
+ */
+static float most_ratio(const struct train_options *o)
 {
-    if (vector == 0)
-        return (float)((int)code - 128) / 127.0f * scale;
-    const float root = (float)code / 255.0f * scale;
-    return root * root;
+    const double left = 1 - o->beta1 * o->beta1 / o->beta2;
+    const double most = (1 - o->beta1) / sqrt((1 - o->beta2) * left);
+    return left > 0 && isfinite(most) ? (float)most : INFINITY;
 }
 
 static int encode_all(struct trainer *t, struct coded *c, struct err *err)
@@ -155,7 +156,7 @@ static int read_step(const struct st *st, const char *path, uint64_t *ret, struc
         return err_set(err, -ERR_FORMAT, "%s: metadata format is %s, expected %s", path,
                        format ? format : "missing", FORMAT);
     int rc = st_meta_number(st, path, "adam_step", &n, err);
-    if (rc == 0 && n > INT64_MAX)
+    if (rc == 0 && n >= INT64_MAX)
         rc = err_set(err, -ERR_FORMAT, "%s: metadata adam_step is %" PRIu64 ", expected a number",
                      path, n);
     if (rc == 0)
@@ -205,21 +206,43 @@ static int read_all(int fd, const struct st *st, const char *path, const struct 
     return 0;
 }
 
+/* Root of v of a tensor's value. */
+static float root_of(const uint8_t *code, const float *scale, uint64_t at)
+{
+    return (float)code[at] / 255.0f * scale[at / BLOCK];
+}
+
+/* m and v of a tensor: no m is larger than Adam's can be beside its v, or a step would be, too. */
+static int decode_tensor(struct trainer *t, const struct model_tensor *m,
+                         const uint8_t *const code[2], const float *const scale[2], float *values,
+                         struct err *err)
+{
+    const float ratio = most_ratio(trainer_options(t));
+    for (uint64_t j = 0; j < m->count; j++) {
+        const float root = root_of(code[1], scale[1], j), most = root > 0 ? ratio * root : 0;
+        const float v = (float)((int)code[0][j] - 128) / 127.0f * scale[0][j / BLOCK];
+        values[j] = fmaxf(-most, fminf(v, most));
+    }
+    int rc = trainer_write(t, TRAINER_ADAM_M, m, values, err);
+    for (uint64_t j = 0; j < m->count; j++) {
+        const float root = root_of(code[1], scale[1], j);
+        values[j] = root * root;
+    }
+    return rc < 0 ? rc : trainer_write(t, TRAINER_ADAM_V, m, values, err);
+}
+
 static int decode_all(struct trainer *t, const struct coded *c, struct err *err)
 {
     const struct model *m = trainer_model(t);
-    const uint8_t *code = c->codes;
-    const float *scale = c->scales;
-    for (size_t v = 0; v < 2; v++) {
-        for (size_t i = 0; i < m->n; i++) {
-            const uint64_t count = m->tensors[i].count;
-            for (uint64_t j = 0; j < count; j++)
-                c->values[j] = decode(v, code[j], scale[j / BLOCK]);
-            int rc = trainer_write(t, vectors[v].which, &m->tensors[i], c->values, err);
-            if (rc < 0)
-                return rc;
-            code += count;
-            scale += blocks_of(count);
+    const uint8_t *code[2] = {c->codes, c->codes + c->params};
+    const float *scale[2] = {c->scales, c->scales + c->blocks};
+    for (size_t i = 0; i < m->n; i++) {
+        int rc = decode_tensor(t, &m->tensors[i], code, scale, c->values, err);
+        if (rc < 0)
+            return rc;
+        for (int v = 0; v < 2; v++) {
+            code[v] += m->tensors[i].count;
+            scale[v] += blocks_of(m->tensors[i].count);
         }
     }
     return 0;

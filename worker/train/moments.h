@@ -7,8 +7,9 @@
  *    NAME.vs  F32 (blocks)    largest sqrt(v) of the block
  *
  * metadata {"format": "skerry.moments.1", "adam_step": n}.  v is sent as its square root,
- * rounded up, so that a small v never becomes a division by zero: a step after the transfer
- * is at most as long as one before it.
+ * rounded up, so that a small v never becomes a division by zero.  Whatever the file says, no m is
+ * taken for larger than Adam's can be beside its v: a step after the transfer is at most as long as
+ * Adam's longest.
  *
  * Equal moments give equal bytes.  Compute thread. */
 #ifndef WORKER_MOMENTS_H

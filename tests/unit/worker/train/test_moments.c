@@ -225,6 +225,39 @@ static void test_hostile(void **state)
     buf_release(&sound);
 }
 
+/* A file that makes m as large as it likes makes no longer steps than Adam can, and none where v is
+ * nothing. */
+static void test_inflated(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    struct buf sound = {0};
+    struct st st = {0};
+    const struct model_tensor *t = model_find(f->m, "blocks.1.mlp.fc1.weight");
+    const float huge = 1e18f, none = 0;
+    OK(moments_save(f->from, f->path, NULL, NULL, &err));
+    OK(file_read(f->path, 1 << 24, &sound, &err));
+    OK(st_open(f->path, &st, &err));
+    memcpy((char *)sound.data + st_find(&st, "blocks.1.mlp.fc1.weight.ms")->offset, &huge, 4);
+    memcpy((char *)sound.data + st_find(&st, "blocks.1.mlp.fc1.weight.ms")->offset + 4, &huge, 4);
+    memcpy((char *)sound.data + st_find(&st, "blocks.1.mlp.fc1.weight.vs")->offset + 4, &none, 4);
+    OK(file_write_atomic(f->path, sound.data, sound.len, 0600, &err));
+    OK(moments_load(f->to, f->path, &err));
+    float *m = read_tensor(f->to, TRAINER_ADAM_M, t), *v = read_tensor(f->to, TRAINER_ADAM_V, t);
+    const struct train_options *o = trainer_options(f->to);
+    const double k = (1 - o->beta1) / sqrt((1 - o->beta2) * (1 - o->beta1 * o->beta1 / o->beta2));
+    double most = 0;
+    for (uint64_t j = 0; j < 512; j++) {
+        assert_true(fabs((double)m[j]) <= k * sqrt((double)v[j]) * 1.00001);
+        most = fmax(most, fabs((double)m[j]));
+    }
+    assert_true(most > 0 && m[256] == 0 && m[511] == 0);
+    mem_free(m);
+    mem_free(v);
+    st_release(&st);
+    buf_release(&sound);
+}
+
 /* The moments of another model. */
 static void test_other_model(void **state)
 {
@@ -245,9 +278,9 @@ static void test_other_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_zero),        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_zero),       cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_inflated),   cmocka_unit_test(test_other_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
