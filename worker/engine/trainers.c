@@ -1,6 +1,7 @@
 #include "worker/engine/trainers.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "common/base/file.h"
@@ -10,6 +11,8 @@
 #include "worker/engine/engine.h"
 
 #define HELLO_MS 300000 /* enough to import a framework from a slow disk */
+#define SETUP_BYTES                                                                                \
+    (UINT64_C(8) << 30) /* PyTorch with its libraries, and what pip has beside them */
 #define STATE_FILES_MAX 65536
 
 struct trainers {
@@ -119,7 +122,7 @@ static void forget_halves(const char *state_dir, const struct file_names *names,
     }
 }
 
-/* Also removes the oldest folders; `but` stays. */
+/* Also removes the folders that were used longest ago; `but` stays. */
 static void forget_old(const char *state_dir, const char *but)
 {
     struct file_names names = {0};
@@ -164,50 +167,38 @@ void trainers_goes_on(void *arg)
     progress_sign(&w->progress);
 }
 
-/* A trainer that is being made ready: a setup may be long, so its signs of life count as the task's
- * progress.  If the task is taken away meanwhile for its time, the next task finds the trainer. */
-struct making {
-    struct work *w;
-    uint32_t signs;
-};
-
+/* While a trainer is made ready.  If the task is taken away meanwhile for its time, the next task
+ * finds the trainer. */
 static bool making_stopped(void *arg)
 {
-    const struct making *m = arg;
-    return work_abandoned(m->w);
+    return work_abandoned(arg);
 }
 
-static void making_goes_on(void *arg)
-{
-    struct making *m = arg;
-    progress_units(&m->w->progress, ++m->signs, 0);
-}
-
-static void fill_options(struct engine *e, struct making *m, const char *folder,
+static void fill_options(struct engine *e, struct work *w, const char *folder,
                          const struct tensors_cut *cut, struct external_options *opt)
 {
     *opt = (struct external_options){
-        .job = &m->w->spec.trainer,
+        .job = &w->spec.trainer,
         .cut = cut,
         .folder = folder,
         .memory_bytes = e->opt.trainer_memory,
         .threads = e->opt.threads,
         .hello_ms = HELLO_MS,
         .stopped = making_stopped,
-        .goes_on = making_goes_on,
-        .arg = m,
+        .goes_on = trainers_goes_on,
+        .arg = w,
     };
 }
 
 /* The folder with the files, after the setup. */
-static int prepare(struct engine *e, struct making *m, const char *folder, struct err *err)
+static int prepare(struct engine *e, struct work *w, const char *folder, struct err *err)
 {
-    struct work *w = m->w;
     char *ready = str_printf("%s.ready", folder);
     struct external_options opt;
     int rc = 0;
-    if (!file_exists(ready)) {
+    if (utimensat(AT_FDCWD, ready, NULL, 0) < 0) { /* else the folder is in use as of now */
         forget_old(e->state_dir, folder);
+        cache_make_room(w->cache, TAR_FOLDER_BYTES + (w->spec.trainer.setup ? SETUP_BYTES : 0));
         rc = file_remove_tree(folder, err);
         if (rc == 0)
             rc = file_mkdirs(folder, 0700, err);
@@ -215,7 +206,7 @@ static int prepare(struct engine *e, struct making *m, const char *folder, struc
             rc = unpack(w, folder, err);
         if (rc == 0 && w->spec.trainer.setup) {
             progress_activity(&w->progress, "setting the trainer up");
-            fill_options(e, m, folder, NULL, &opt);
+            fill_options(e, w, folder, NULL, &opt);
             rc = external_setup(&opt, w->spec.trainer.setup, err);
             if (rc == 0) /* its files are on the disk before `ready` is */
                 rc = file_sync_all(folder, err);
@@ -260,14 +251,13 @@ static int start(struct engine *e, struct work *w, const struct tensors_cut *cut
     uint8_t digest[HASH_BYTES];
     char hex[HASH_HEX_MAX];
     struct external_options opt;
-    struct making m = {.w = w};
     folder_digest(w, digest);
     hash_hex(digest, 8, hex);
     char *name = str_printf("trainer-%s", hex), *folder = file_join(e->state_dir, name);
-    int rc = prepare(e, &m, folder, err);
+    int rc = prepare(e, w, folder, err);
     if (rc == 0) {
         progress_activity(&w->progress, "starting the trainer");
-        fill_options(e, &m, folder, cut, &opt);
+        fill_options(e, w, folder, cut, &opt);
         rc = external_open(&opt, &e->trainers->running, err);
     }
     mem_free(folder);

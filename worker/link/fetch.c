@@ -100,15 +100,14 @@ static void fail(struct fetch *f, int code, const char *detail)
 static void pump(struct fetch *f);
 static int launch(struct fetch *f, struct item *it, struct err *err);
 
-/* Wrong content twice is a broken store, not a broken line. */
-static bool try_again(struct fetch *f, struct item *it, const char *what, const char *detail)
+/* Wrong content twice is a broken store, not a broken line: -ERR_HASH. */
+static int try_again(struct fetch *f, struct item *it, const char *what, struct err *err)
 {
     if (it->again || f->code < 0)
-        return false;
+        return -ERR_HASH;
     it->again = true;
-    log_warn("fetch", "%s arrived damaged: %s; fetching it again", what, detail);
-    struct err err = {0};
-    return launch(f, it, &err) == 0;
+    log_warn("fetch", "%s arrived damaged: %s; fetching it again", what, err->msg);
+    return launch(f, it, err);
 }
 
 static const char *item_name(const struct fetch *f, const struct item *it)
@@ -128,7 +127,7 @@ static void on_done(void *arg, const struct xfer_result *r)
     (void)err_set(&err, code, "%s", r->detail);
     if (code == 0 && it->need != SIZE_MAX)
         code = cache_added(f->env.cache, f->what.needs[it->need].sha256, &err);
-    if (code == -ERR_HASH && try_again(f, it, what, err.msg))
+    if (code == -ERR_HASH && (code = try_again(f, it, what, &err)) == 0)
         return;
     if (code < 0) {
         if (code == -ERR_HASH)

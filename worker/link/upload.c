@@ -9,7 +9,7 @@
 
 #define TICKET_MS 30000
 #define RETRY_MS 1000
-#define TICKETS_MAX 4 /* per output: a ticket may expire during a slow upload */
+#define TICKETS_MAX 4 /* in a row by which an output came no further: one may expire meanwhile */
 #define LANES 2       /* so that the line is busy while one waits for a ticket or a store */
 
 /* A lane sends one output after the other. */
@@ -17,9 +17,10 @@ struct lane {
     struct upload *u;
     struct loop_timer *retry;
     size_t at;          /* its output; upload.what.n: none is left */
-    unsigned tickets;   /* tickets used for it */
+    unsigned tickets;   /* tickets used for it since it came further */
     uint64_t call, put; /* in flight; 0: none */
     uint64_t sent;      /* bytes of it sent */
+    uint64_t most;      /* with any ticket that has ended */
 };
 
 struct upload {
@@ -100,7 +101,7 @@ static void take(struct lane *l)
         u->there_bytes += u->what.outputs[u->begun].size;
     l->at = u->begun < u->what.n ? u->begun++ : u->what.n;
     l->tickets = 0;
-    l->sent = 0;
+    l->sent = l->most = 0;
 }
 
 /* Its output is there. */
@@ -119,7 +120,8 @@ static void next(struct lane *l)
 /* Nobody is there: the result is kept for as long as the coordinator leaves the task to us. */
 static bool is_unreached(const struct xfer_result *r)
 {
-    return r->status == 0 && (r->code == -EHOSTUNREACH || r->code == -ECONNREFUSED);
+    return r->status == 0 && (r->code == -EHOSTUNREACH || r->code == -ECONNREFUSED ||
+                              (r->code == -ETIMEDOUT && r->bytes == 0));
 }
 
 static void on_put(void *arg, const struct xfer_result *r)
@@ -130,6 +132,10 @@ static void on_put(void *arg, const struct xfer_result *r)
     if (u->ending)
         return;
     u->waits[0] = '\0';
+    if (l->sent > l->most) {
+        l->most = l->sent;
+        l->tickets = 1;
+    }
     if (r->code == 0) {
         next(l);
     } else if (is_unreached(r)) {

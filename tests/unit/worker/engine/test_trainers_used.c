@@ -56,6 +56,7 @@ static void a_used_trainer_gives_no_version_0(void **state)
     struct engine e = {.state_dir = top, .opt = {.allow_trainers = true}};
     Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
     struct work w = {.task = &task};
+    char *blobs = in(top, "blobs");
     struct external *x = NULL;
     Skerry__Trainer__V1__Begin begin = SKERRY__TRAINER__V1__BEGIN__INIT;
     Skerry__Trainer__V1__Evaluate evaluate = SKERRY__TRAINER__V1__EVALUATE__INIT;
@@ -63,6 +64,8 @@ static void a_used_trainer_gives_no_version_0(void **state)
     puppet_speaks = speaks;
     puppet_stays = true;
     w.spec.trainer.command = (char *)(uintptr_t) "puppet";
+    OK(cache_open(blobs, 0, &w.cache, err));
+    mem_free(blobs);
     progress_init(&w.progress);
     OK(trainers_get(&e, &w, &x, err));
     m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_BEGIN;
@@ -81,6 +84,7 @@ static void a_used_trainer_gives_no_version_0(void **state)
     assert_false(trainers_yield(&e));
     trainers_free(e.trainers);
     progress_release(&w.progress);
+    cache_close(w.cache);
     scratch_free(top);
 }
 

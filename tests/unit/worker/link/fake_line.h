@@ -160,7 +160,10 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
 
 int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct err *err)
 {
-    return start(p->url, p->path, p->pin, p->done, p->arg, ret_id);
+    const int rc = start(p->url, p->path, p->pin, p->done, p->arg, ret_id);
+    if (rc == 0)
+        line.at[line.n - 1].progress = p->progress;
+    return rc;
 }
 
 /* Ends transfer number i. */

@@ -122,6 +122,14 @@ static void damage_is_fetched_once_more(void **state)
     turn();
     assert_true(told.calls == 2 && told.code == -ERR_HASH);
     assert_non_null(strstr(told.detail, "copy of blob 0 is damaged"));
+
+    needs[0].sha256[1] = 10; /* it came once: the store is not to blame */
+    (void)begin(1, NULL);
+    line.refuse = -EAGAIN;
+    end_with(5, -ERR_HASH, "other bits");
+    turn();
+    assert_true(told.calls == 3 && told.code == -EAGAIN);
+    assert_null(strstr(told.detail, "is damaged"));
 }
 
 static void cancelled_says_nothing(void **state)

@@ -162,13 +162,31 @@ static void a_new_ticket_for_a_new_try(void **state)
     ends(-ECONNRESET);
 }
 
+/* As many as it takes, as long as each carries it further than all before. */
+static void goes_on_while_it_comes_further(void **state)
+{
+    (void)begin(1);
+    unsigned tries = 0;
+    for (; tries < 12; tries++) {
+        ticket("/v1/blobs/a", false);
+        line.at[tries].progress(line.at[tries].arg, 10 + (tries < 8 ? tries : 8), 100);
+        end_with(tries, -ECONNRESET, "cut");
+        if (deferred.n > 0)
+            break;
+        fire(timers[0]);
+    }
+    assert_int_equal(tries, 11);
+    ends(-ECONNRESET);
+}
+
 /* A finished phase is worth more than a minute without a name server. */
 static void kept_while_nobody_is_there(void **state)
 {
     (void)begin(1);
     for (unsigned i = 0; i < 20; i++) {
         ticket("/v1/blobs/a", false);
-        end_with(i, i % 2 ? -ECONNREFUSED : -EHOSTUNREACH, "cannot resolve coordinator");
+        static const int codes[] = {-ECONNREFUSED, -EHOSTUNREACH, -ETIMEDOUT};
+        end_with(i, codes[i % 3], "cannot resolve coordinator");
         assert_true(told.calls == 0 && deferred.n == 0);
         fire(timers[0]);
     }
@@ -252,6 +270,7 @@ int main(void)
         TEST(one_fails),
         TEST(nothing_to_send),
         TEST(a_new_ticket_for_a_new_try),
+        TEST(goes_on_while_it_comes_further),
         TEST(kept_while_nobody_is_there),
         TEST(a_full_store_is_not_tried_again),
         TEST(waits_for_the_connection),
