@@ -228,6 +228,11 @@ static int spread(void *arg)
     return rc;
 }
 
+static int meet_peers(void *arg)
+{
+    return island_meet(((struct peers *)arg)->reducer.is);
+}
+
 /* ---- encoding ahead ---- */
 
 static int look_ahead(void *arg, struct err *err)
@@ -279,9 +284,12 @@ struct island_trainer {
     struct trainer *trainers[ISLAND_MAX];
     struct peers peers[ISLAND_MAX]; /* unused in an island of one */
 
+    bool rehearses; /* the first step of a shape, see trainer_rehearse() */
+
     /* The size of the last step: another one of that size allocates no more memory.  Teachers and
      * pictures of several shapes may allocate in any step. */
     unsigned settled_count, settled_seq;
+    bool settled_estimate; /* one of them had an estimate */
 
     /* The present step. */
     struct batch batch, next; /* the whole step; the one after it, count 0: unknown */
@@ -345,6 +353,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .sent = courier_sent,
         .gather = courier_gather,
         .spread = spread,
+        .meet = meet_peers,
         .wait = wait_peers,
         .look_ahead = look_ahead,
         .takes = takes,
@@ -476,6 +485,7 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
     else
         rc = island_even_plan(is, m, 1, opt->accumulate, opt->pipeline, &t->plan, err);
     t->refill.share = 1;
+    t->rehearses = !island_device(is, 0)->unified;
     t->places = pipe_places(&t->plan);
     t->plan.estimate = m->spec.self_condition; /* some steps have an estimate */
     island_share_options(opt, t->plan.copies, &t->share);
@@ -550,6 +560,11 @@ void island_trainer_set_bucket(struct island_trainer *t, uint64_t bytes)
         t->peers[i].reducer.bucket = bytes / sizeof(float);
 }
 
+void island_trainer_set_rehearsal(struct island_trainer *t, bool on)
+{
+    t->rehearses = on;
+}
+
 /* ---- following the first copy ---- */
 
 static int take_over(struct island_trainer *t, int rank, enum trainer_vector which, struct err *err)
@@ -622,6 +637,12 @@ static bool all_end_alike(const struct island_trainer *t)
     return !mixes_chains(&t->plan) || (least - 1) / micro == (most - 1) / micro;
 }
 
+static bool has_estimate(const struct island_trainer *t)
+{
+    return t->m->spec.self_condition &&
+           train_has_estimate(&t->opt, trainer_next_step(t->trainers[0]));
+}
+
 /* A rank without samples of the last micro-batch cannot name gradients in it, so then no rank does.
  * Except with joined chains, the number of micro-batches determines which of two chains ends first
  * at a device: copies with different numbers would name gradients in different orders. */
@@ -629,9 +650,15 @@ static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
     if (t->opt.distill || t->m->spec.n_shapes > 0 || t->settled_count != b->count ||
-        t->settled_seq != b->seq)
+        t->settled_seq != b->seq || (has_estimate(t) && !t->settled_estimate))
         return REDUCER_MEETS;
     return all_end_alike(t) ? REDUCER_OVERLAPS : REDUCER_WAITS;
+}
+
+/* Is this a pipeline's first step of a shape, on cards? */
+static bool rehearses(const struct island_trainer *t)
+{
+    return t->rehearses && t->places > 1 && how_to_reduce(t) == REDUCER_MEETS;
 }
 
 /* The part of a batch of a rank's copy. */
@@ -658,12 +685,17 @@ static bool is_encoded(const struct island_trainer *t)
     return has;
 }
 
-/* Encodes the samples of a step that was not announced in the step before. */
+/* Encodes the samples of a step that was not announced in the step before.  Who has none of them
+ * meets the others all the same where they rehearse. */
 static int encode_now(struct island_trainer *t, int rank, const struct batch *mine, struct err *err)
 {
     struct peers *p = &t->peers[rank];
+    int rc = 0;
     p->next = *mine;
-    int rc = mine->count > 0 ? trainer_encode(t->trainers[rank], mine->count, err) : 0;
+    if (mine->count > 0)
+        rc = trainer_encode(t->trainers[rank], mine->count, err);
+    else if (rehearses(t) && (rc = island_meet(t->is)) < 0)
+        rc = err_set(err, rc, "waiting for the other devices: %s", err_text(rc));
     if (rc == 0)
         ahead_end(p->ahead);
     return rc;
@@ -676,6 +708,8 @@ static int step_job(void *arg, int rank, struct err *err)
     struct batch mine;
     int rc = 0;
     slice(t, rank, &t->batch, &mine);
+    if (rehearses(t))
+        trainer_rehearse(t->trainers[rank]);
     if (t->fills && !t->encoded)
         rc = encode_now(t, rank, &mine, err);
     if (t->fills && t->next.count > 0) {
@@ -741,11 +775,9 @@ static void write_trace(struct island_trainer *t)
  * the step before, and be of the faster kind if there are two. */
 static bool shows_filling(const struct island_trainer *t)
 {
-    const uint64_t step = trainer_next_step(t->trainers[0]);
-    const bool estimate = t->m->spec.self_condition && train_has_estimate(&t->opt, step);
     return t->fills && t->refill.state != REFILL_DONE && t->encoded &&
            t->batch.count == (unsigned)t->opt.batch && t->next.count == t->batch.count &&
-           (!estimate || t->opt.self_condition >= 1);
+           (!has_estimate(t) || t->opt.self_condition >= 1);
 }
 
 static void refill_bubbles(struct island_trainer *t, double seconds)
@@ -786,7 +818,7 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     t->next = next ? *next : (struct batch){0};
     const uint64_t begun = clock_now_ns();
     t->encoded = t->fills && is_encoded(t);
-    const bool shows = shows_filling(t);
+    const bool shows = shows_filling(t), estimate = has_estimate(t);
     for (int i = 0; i < t->n && (t->trace || shows); i++)
         trainer_trace(t->trainers[i], begun);
     int rc = cut(t, err);
@@ -798,6 +830,8 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
         return rc;
     if (t->trace)
         write_trace(t);
+    const bool same = t->settled_count == b->count && t->settled_seq == b->seq;
+    t->settled_estimate = estimate || (same && t->settled_estimate);
     t->settled_count = b->count;
     t->settled_seq = b->seq;
     for (int i = 1; i < t->n; i++)

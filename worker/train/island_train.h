@@ -83,5 +83,7 @@ void island_trainer_trace(struct island_trainer *t, const char *path);
 
 /* For tests: another size of the buckets. */
 void island_trainer_set_bucket(struct island_trainer *t, uint64_t bytes);
+/* For tests: whether pipelines rehearse, which they do on cards (trainer_rehearse). */
+void island_trainer_set_rehearsal(struct island_trainer *t, bool on);
 
 #endif

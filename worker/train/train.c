@@ -180,95 +180,6 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 
 /* ---- a step, queued ---- */
 
-/* Makes the lists of a plan, filled with the frozen work of `next` samples of the next step. */
-static int make_schedule(const struct trainer *t, const struct pipe_plan *plan, unsigned next,
-                         struct pipe_schedule *ret, struct err *err)
-{
-    const struct costs *costs = t->with_peers ? t->peers.costs : NULL;
-    const struct fill_options fill = {
-        .samples = (int)next, .group = FILL_GROUP, .share = t->fill_share};
-    struct fill_report report;
-    int rc = schedule_make(costs, plan, ret, err);
-    if (rc < 0)
-        return rc;
-    if (costs && next > 0)
-        rc = fill_schedule(costs, plan, &fill, ret, &report, err);
-    if (rc < 0)
-        schedule_release(ret);
-    else if (plan->order == PIPE_SPLIT && plan->variant == SCHEDULE_EARLY)
-        schedule_send_early(ret);
-    return rc;
-}
-
-static bool has_estimate(const struct trainer *t)
-{
-    return t->m->spec.self_condition && train_has_estimate(&t->opt, t->step);
-}
-
-/* The trainer's rank in its stage. */
-static int rank_of(const struct trainer *t, int chain, int stage)
-{
-    return t->device - t->plan.cuts[chain].stages[stage].device;
-}
-
-/* The trainer's rank among the devices with the same layers. */
-static int rank_in_place(const struct trainer *t)
-{
-    return t->device - pipe_place(&t->plan, pipe_place_of(&t->plan, t->device)).device;
-}
-
-/* Cuts the copy's samples into micro-batches, each of one shape, and takes the trainer's share of
- * each.  Without samples there is one empty micro-batch.  Both of two chains have the same ones:
- * then a stage is one device, whose share is the whole. */
-static void cut_samples(struct trainer *t, const struct batch *b)
-{
-    const unsigned most = (unsigned)train_micro_batch(&t->opt);
-    const int rank = rank_in_place(t),
-              stage = t->plan.chains > 1 ? 0 : pipe_stage_of(&t->plan.cuts[0], t->device);
-    struct pipe_cut *cut = &t->plan.cuts[0];
-    unsigned from = 0;
-    t->count = 0;
-    t->sizes[0] = 0;
-    cut->sizes = t->sizes;
-    cut->micros = 0;
-    do {
-        int first, count;
-        const int i = cut->micros++;
-        t->sizes[i] = (int)batch_run(b, from, most);
-        pipe_share(cut, stage, rank, i, &first, &count);
-        t->micros[i] = (struct net_micro){
-            .from = t->count, .count = (unsigned)count, .first = t->count == 0, .backward = true};
-        for (int k = 0; k < count; k++)
-            t->at[t->count++] = from + (unsigned)(first + k);
-        from += (unsigned)t->sizes[i];
-    } while (from < b->count);
-    for (int i = 1; i < t->plan.chains; i++) {
-        t->plan.cuts[i].sizes = cut->sizes;
-        t->plan.cuts[i].micros = cut->micros;
-    }
-}
-
-/* Makes the lists of the step, which are the same on all ranks of a copy. */
-static int make_list(struct trainer *t, const struct batch *b, struct err *err)
-{
-    struct step_lists *l = &t->lists[has_estimate(t)];
-    cut_samples(t, b);
-    const int n = t->plan.cuts[0].micros;
-    const size_t bytes = (size_t)n * sizeof *t->sizes;
-    t->plan.estimate = has_estimate(t);
-    if (l->micros == n && l->filled == b->next && memcmp(l->sizes, t->sizes, bytes) == 0)
-        return 0;
-    schedule_release(&l->schedule);
-    l->micros = 0;
-    int rc = make_schedule(t, &t->plan, b->next, &l->schedule, err);
-    if (rc == 0) {
-        l->micros = n;
-        l->filled = b->next;
-        memcpy(l->sizes, t->sizes, bytes);
-    }
-    return rc;
-}
-
 /* b becomes the trainer's share of it. */
 static int take_share(struct trainer *t, struct batch *b, struct err *err)
 {
@@ -320,6 +231,16 @@ static int note_ready(struct trainer *t, struct err *err)
     return rc;
 }
 
+static int arrive(struct trainer *t, int chain, enum pipe_what what, int micro)
+{
+    return t->alone ? 0 : t->peers.arrive(t->peers.arg, chain, what, micro);
+}
+
+static int sent(struct trainer *t, int chain, int micro)
+{
+    return t->alone ? 0 : t->peers.sent(t->peers.arg, chain, micro);
+}
+
 /* F, or E: a forward that makes the velocities for the estimate. */
 static int forward(struct trainer *t, int chain, int micro, bool estimates, struct err *err)
 {
@@ -330,11 +251,11 @@ static int forward(struct trainer *t, int chain, int micro, bool estimates, stru
     const bool early = estimates ? again : t->plan.estimate && micro == 0;
     int rc = 0;
     if (early && t->plan.cuts[chain].n > 1)
-        rc = t->peers.sent(t->peers.arg, chain, -1);
+        rc = sent(t, chain, -1);
     if (rc == 0 && c->part.from > 0)
-        rc = t->peers.arrive(t->peers.arg, chain, PIPE_STATES, micro);
+        rc = arrive(t, chain, PIPE_STATES, micro);
     if (rc == 0 && t->plan.cuts[chain].n > 1 && again && !early)
-        rc = t->peers.sent(t->peers.arg, chain, micro);
+        rc = sent(t, chain, micro);
     rc = crossing_failed(t, rc, err);
     if (rc == 0)
         rc = note_ready(t, err);
@@ -346,7 +267,8 @@ static int forward(struct trainer *t, int chain, int micro, bool estimates, stru
 /* The watch of gradients, which become final in the last micro-batch. */
 static const struct weights_watch *watch_of(const struct trainer *t, int micro)
 {
-    return t->with_peers && micro == t->plan.cuts[0].micros - 1 ? &t->peers.watch : NULL;
+    const bool last = micro == t->plan.cuts[0].micros - 1;
+    return t->with_peers && last && !t->alone ? &t->peers.watch : NULL;
 }
 
 static int backward(struct trainer *t, int chain, int micro, struct err *err)
@@ -354,7 +276,7 @@ static int backward(struct trainer *t, int chain, int micro, struct err *err)
     const struct trainer_chain *c = &t->chains[chain];
     int rc = 0;
     if (c->part.to < c->depth)
-        rc = t->peers.arrive(t->peers.arg, chain, PIPE_GRADIENTS, micro);
+        rc = arrive(t, chain, PIPE_GRADIENTS, micro);
     rc = crossing_failed(t, rc, err);
     if (rc == 0)
         rc = note_ready(t, err);
@@ -380,7 +302,7 @@ static void narrow(const struct trainer *t, const struct pipe_instr *in, struct 
                    int n)
 {
     int first, count;
-    pipe_share(&t->plan.cuts[in->chain], in->stage, rank_of(t, in->chain, in->stage), in->micro,
+    pipe_share(&t->plan.cuts[in->chain], in->stage, step_rank(t, in->chain, in->stage), in->micro,
                &first, &count);
     for (int i = 0; i < n; i++) {
         const size_t each = pieces[i].bytes / (size_t)count;
@@ -485,7 +407,7 @@ static int queue_norm(struct trainer *t, struct err *err)
      * chains, which all devices know. */
     if (rc == 0 && cut && t->plan.chains > 1 && t->device > 0)
         rc = k->zero(t->dev, f + FOUND_LOSS, sizeof *f, s);
-    if (rc == 0 && cut && rank_in_place(t) > 0)
+    if (rc == 0 && cut && step_rank_in_place(t) > 0)
         rc = k->zero(t->dev, f + FOUND_LOSS, (m->n + 1) * sizeof *f, s);
     if (rc == 0 && cut)
         rc = t->peers.gather(t->peers.arg, f + FOUND_LOSS, (int64_t)(m->n + 1), COMM_F64);
@@ -584,6 +506,27 @@ static int queue_instr(struct trainer *t, const struct batch *b, const struct pi
     if (t->pace && rc == 0)
         t->pace(t->pace_arg, in, t->ready_ns);
     return rc;
+}
+
+/* If the step is new computes what the list does, without its transfers; then waits until all peers
+ * have. */
+static int rehearse(struct trainer *t, const struct batch *b, const struct pipe_list *list,
+                    bool is_new, struct err *err)
+{
+    int rc = 0;
+    t->alone = true;
+    for (int i = 0; i < list->n && is_new && rc == 0; i++) {
+        const enum pipe_op op = list->items[i].op;
+        if (op < PIPE_SEND || op == PIPE_FROZEN)
+            rc = queue_one(t, b, &list->items[i], err);
+    }
+    t->alone = false;
+    if (rc == 0)
+        rc = weights_sync(t->w, err);
+    if (rc < 0)
+        return rc;
+    rc = t->peers.meet(t->peers.arg);
+    return crossing_failed(t, rc, err);
 }
 
 static double since(const struct trainer *t, uint64_t at_ns)
@@ -710,7 +653,7 @@ static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
         t->keys[i] = rng_mix(t->step, b->first + t->at[i]);
     b->seed = rng_mix(t->opt.seed, t->opt.replica);
     b->keys = t->keys;
-    b->estimate = has_estimate(t);
+    b->estimate = step_has_estimate(t);
     int rc = b->count ? net_load(t->net, b, 1.0f / (float)b->units, err) : 0;
     if (rc < 0)
         return rc;
@@ -768,13 +711,16 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
     double found[FOUND_TENSORS] = {0};
     int rc = check_step(t, &b, err);
     if (rc == 0)
-        rc = make_list(t, &b, err);
+        rc = step_make_list(t, &b, err);
     if (rc == 0)
         rc = take_share(t, &b, err);
     if (rc == 0)
         rc = send(t, &b, r.lr, err);
     if (rc == 0 && b.next > 0)
         rc = t->peers.look_ahead(t->peers.arg, err);
+    if (rc == 0 && t->rehearses)
+        rc = rehearse(t, &b, list_of(t), step_is_new(t, &b), err);
+    t->rehearses = false;
     if (rc == 0)
         rc = run_step(t, &b, err);
     if (rc == 0)
@@ -804,7 +750,7 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
         plan.cuts[c].sizes = NULL;
     }
     plan.estimate = false;
-    int rc = make_schedule(t, &plan, count, &filled, err);
+    int rc = step_schedule(t, &plan, count, &filled, err);
     if (rc < 0)
         return rc;
     rc = fill_prologue(&filled, &alone, err);
@@ -812,6 +758,8 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
         rc = t->peers.look_ahead(t->peers.arg, err);
     const struct pipe_list *list = &alone.lists[t->device];
     const struct batch none = {0};
+    if (rc == 0 && t->rehearses)
+        rc = rehearse(t, &none, list, true, err);
     for (int i = 0; rc == 0 && i < list->n; i++)
         rc = queue_instr(t, &none, &list->items[i], err);
     if (rc == 0)
@@ -819,6 +767,11 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     schedule_release(&alone);
     schedule_release(&filled);
     return rc;
+}
+
+void trainer_rehearse(struct trainer *t)
+{
+    t->rehearses = true;
 }
 
 void trainer_refill(struct trainer *t, double share)

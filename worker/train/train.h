@@ -86,6 +86,8 @@ struct train_peers {
     /* For trainers that divide their state: sends each one's share of the updated weights to the
      * others. */
     int (*spread)(void *arg);
+    /* After a rehearsal: waits until all peers have done theirs. */
+    int (*meet)(void *arg);
     /* Replaces ops->sync at the end of a step, which would wait for ever if a peer has failed. */
     int (*wait)(void *arg, struct stream *s, struct err *err);
     /* For a filled pipeline.  The step's samples are loaded: the next step's may be taken up. */
@@ -105,6 +107,13 @@ struct train_peers {
 };
 /* Before the first step; peers and its plan are copied, costs are borrowed.  -ENOMEM. */
 int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
+
+/* REHEARSAL.  The first step of a shape allocates, frees and loads code, and on a card some of that
+ * waits for all work of the card and of those beside it: for a RECV, too, whose SEND may be behind
+ * such a wait of another rank.  So before a step that may do so each trainer of a pipeline on cards
+ * computes it once without its transfers, on whatever lies in its buffers, and waits for the others;
+ * a trainer_encode() likewise.  Nothing of it stays.  Holds for the next step. */
+void trainer_rehearse(struct trainer *t);
 
 /* In a filled pipeline, before a step whose `count` samples (in this copy) were not encoded in the
  * step before: encodes the trainer's share of them.  Waits. */

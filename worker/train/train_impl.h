@@ -1,5 +1,5 @@
-/* The inside of a trainer, for its two files: train.c makes steps, train_vectors.c reads and writes
- * the vectors. */
+/* The inside of a trainer, for its three files: train.c makes steps, train_list.c their lists, and
+ * train_vectors.c reads and writes the vectors. */
 #ifndef WORKER_TRAIN_IMPL_H
 #define WORKER_TRAIN_IMPL_H
 
@@ -36,6 +36,8 @@ struct trainer_chain {
     int depth; /* blocks of the whole chain */
 };
 
+#define STEP_KINDS_MAX 256 /* shapes and sizes of micro-batches that are remembered */
+
 struct trainer {
     struct train_options opt;
     const struct model *m;
@@ -68,8 +70,12 @@ struct trainer {
     struct batch_held own;    /* those samples, if other trainers have the rest */
     struct trace trace;       /* of the last traced step */
     bool tracing;             /* the next step is traced */
-    uint64_t traced_from;     /* ns */
-    trainer_pace_fn *pace;    /* NULL: none */
+    bool rehearses;           /* the next step is computed once before, without transfers */
+    bool alone;               /* that is being done */
+    uint32_t kinds[STEP_KINDS_MAX]; /* ring: micro-batches that were rehearsed */
+    unsigned n_kinds;
+    uint64_t traced_from;  /* ns */
+    trainer_pace_fn *pace; /* NULL: none */
     void *pace_arg;
     uint64_t ready_ns; /* when the instruction's inputs were there */
 
@@ -85,5 +91,19 @@ struct trainer {
     double *d_found;              /* (FOUND_TENSORS + tensors) */
     float *clip;                  /* scale of the gradient; NaN: it must not be used */
 };
+
+/* Makes the lists of a plan, filled with the frozen work of `next` samples of the next step. */
+int step_schedule(const struct trainer *t, const struct pipe_plan *plan, unsigned next,
+                  struct pipe_schedule *ret, struct err *err);
+/* Cuts the step's samples, and makes its lists, which are the same on all ranks of a copy. */
+int step_make_list(struct trainer *t, const struct batch *b, struct err *err);
+bool step_has_estimate(const struct trainer *t);
+/* The trainer's rank in its stage. */
+int step_rank(const struct trainer *t, int chain, int stage);
+/* The trainer's rank among the devices with the same layers. */
+int step_rank_in_place(const struct trainer *t);
+/* Whether the trainer has rehearsed no such step: of pictures of several shapes, whether it has a
+ * micro-batch of another shape or size; of others always. */
+bool step_is_new(struct trainer *t, const struct batch *b);
 
 #endif

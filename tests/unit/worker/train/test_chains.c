@@ -118,6 +118,7 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     struct side whole = side_open(cpus[c->copies], m, o, NULL, NULL);
     struct side cut = cut_open(m, o, c, &plan);
     island_trainer_set_bucket(cut.t, 1); /* each range is summed as soon as it is named */
+    island_trainer_set_rehearsal(cut.t, true);
     assert_int_equal(plan.chains, 2);
     assert_int_equal(plan.order, c->split                                 ? PIPE_SPLIT
                                  : c->order == JOB_PIPELINE_BIDIRECTIONAL ? PIPE_BIDIRECTIONAL
@@ -340,6 +341,7 @@ static struct told *told_open(const struct model *m, struct train_options o, con
     OK(island_trainer_new(t->side.is, m, &o, c ? &t->plan : NULL, frozen > 0 ? &t->costs : NULL,
                           &t->side.t, &err));
     assert_true(island_trainer_fills(t->side.t) == (frozen > 0));
+    island_trainer_set_rehearsal(t->side.t, bare == 0);
     OK(trainer_set(island_trainer_first(t->side.t), flat, &err));
     OK(island_trainer_follow(t->side.t, ISLAND_ALL, &err));
     mem_free(flat);

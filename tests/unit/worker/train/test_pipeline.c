@@ -124,6 +124,7 @@ static void check_order(const struct whole *w, int stages, const int *ends, enum
     set_order(&plan, order);
     island_close(shape.is);
     struct side cut = side_open(cpus[n], w->m, w->o, &plan, NULL);
+    island_trainer_set_rehearsal(cut.t, order % 2 == 0);
     for (unsigned i = 0; i < ROUNDS; i++) {
         const struct step_result *a = &w->results[i];
         struct step_result b;
@@ -387,6 +388,7 @@ static struct encoded *encoded_open(const struct encoded_case *c, double frozen,
     OK(island_trainer_new(e->side.is, e->m, &o, &plan, frozen > 0 ? &e->costs : NULL, &e->side.t,
                           &err));
     assert_true(island_trainer_fills(e->side.t) == (frozen > 0));
+    island_trainer_set_rehearsal(e->side.t, order % 2 == 0);
     OK(trainer_set(island_trainer_first(e->side.t), flat, &err));
     OK(island_trainer_follow(e->side.t, ISLAND_ALL, &err));
     mem_free(flat);
@@ -496,6 +498,7 @@ static void check_shared(const struct model_spec *spec, const struct train_optio
         struct pipe_plan plan = plan_of(&sides[k], m, stages, o->accumulate, NULL);
         plan.shard = k == 1;
         OK(island_trainer_new(sides[k].is, m, o, &plan, NULL, &sides[k].t, &err));
+        island_trainer_set_rehearsal(sides[k].t, k == 1);
         struct trainer *first = island_trainer_first(sides[k].t);
         OK(trainer_set(first, flat, &err));
         OK(trainer_reset_moments(first, &err));
@@ -782,6 +785,7 @@ static void test_failure(void **state)
         faulty.adaln_bwd = failing_adaln;
         dev->ops = &faulty;
         OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, &err));
+        island_trainer_set_rehearsal(s.t, left % 2 == 1);
         OK(trainer_set(island_trainer_first(s.t), flat, &err));
         OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
         adaln_left = left;
@@ -804,6 +808,44 @@ static void test_failure(void **state)
         mem_free(flat);
         model_free(m);
     }
+}
+
+/* Only the first step of a size is computed twice. */
+static void test_rehearsed(void **state)
+{
+    struct err err = {0};
+    struct model_spec spec = tiny_spec();
+    const struct train_options o = options();
+    struct model *m = make_model(&spec);
+    struct step_result r;
+    struct side s = {0};
+    float *flat = tiny_weights(m, 21);
+    OK(island_open("cpu,cpu,cpu", 3, &s.is, &err));
+    const struct pipe_plan plan = plan_of(&s, m, 3, 2, NULL);
+    struct device *dev = island_device(s.is, 1);
+    plain = dev->ops;
+    struct kernel_ops counting = *plain;
+    counting.adaln_bwd = failing_adaln;
+    dev->ops = &counting;
+    OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, &err));
+    OK(trainer_set(island_trainer_first(s.t), flat, &err));
+    OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+    int calls[3];
+    for (unsigned i = 0; i < 3; i++) {
+        island_trainer_set_rehearsal(s.t, i > 0);
+        adaln_left = 1 << 20;
+        OK(step(&s, m, i, i < 2 ? BATCH : BATCH - 1, &r, &err));
+        calls[i] = (1 << 20) - adaln_left;
+    }
+    assert_true(calls[0] > 0);
+    assert_int_equal(calls[1], calls[0]); /* its size is known */
+    assert_int_equal(calls[2], 2 * calls[0]);
+    adaln_left = 1 << 30;
+    island_trainer_free(s.t);
+    dev->ops = plain;
+    island_close(s.is);
+    mem_free(flat);
+    model_free(m);
 }
 
 static void test_refused(void **state)
@@ -845,7 +887,7 @@ int main(void)
         cmocka_unit_test(test_filled),    cmocka_unit_test(test_refilled),
         cmocka_unit_test(test_known),     cmocka_unit_test(test_trace),
         cmocka_unit_test(test_reading),   cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rehearsed), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
