@@ -103,7 +103,7 @@ static void cluster_message(struct message *b, Skerry__V1__Task *msg)
 static uint64_t trained_on(const struct job *j)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < shards_cut(j); i++)
+    for (size_t i = 0, cut = shards_cut(j); i < cut; i++)
         n += j->shards[i].holdout ? 0 : j->shards[i].samples;
     return n;
 }

@@ -138,7 +138,7 @@ static void fill_dataset(const struct job *j, struct view_job *v)
 {
     v->classes = (uint32_t)j->n_classes;
     v->shards = (uint32_t)shards_cut(j);
-    for (size_t i = 0; i < shards_cut(j); i++) {
+    for (size_t i = 0; i < v->shards; i++) {
         v->samples_total += j->shards[i].samples;
         v->tokens_total += j->shards[i].holdout ? 0 : j->shards[i].tokens;
         if (j->shards[i].holdout)
