@@ -306,7 +306,7 @@ static void take_dataset(struct job *j, const struct submit *s)
         r->holdout = s->shards[i].holdout;
     }
     for (size_t i = 0; i < s->n_bad; i++)
-        (void)job_add_bad(j, s->bad[i].shard, s->bad[i].key, s->bad[i].reason);
+        (void)job_add_bad(j, s->bad[i].shard, s->bad[i].key, s->bad[i].reason, BAD_SUBMITTED);
     j->bad_count = (uint32_t)s->n_bad;
 }
 

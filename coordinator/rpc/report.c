@@ -38,47 +38,53 @@ static const char *shard_name(const Skerry__V1__BadSample *b, char out[HASH_HEX_
     return b->shard_sha256.len == 32 ? hash_hex(b->shard_sha256.data, 32, out) : out;
 }
 
-static bool already_named(const struct job *j, const char *shard, const char *key)
+static struct bad_rec *find_bad(const struct job *j, const char *shard, const char *key)
 {
     for (size_t i = 0; i < j->n_bad; i++)
         if (strcmp(j->bad[i].shard, shard) == 0 && strcmp(j->bad[i].key, key) == 0)
-            return true;
-    return false;
+            return &j->bad[i];
+    return NULL;
 }
 
-static uint64_t unnamed(const Skerry__V1__ReportRequest *r, uint64_t held)
-{
-    const uint64_t n = r->bad_count > r->n_bad ? r->bad_count - r->n_bad : 0;
-    return n < held ? n : held;
-}
+/* The bad samples of a report that the job does not know by name. */
+struct bad_news {
+    unsigned place; /* job_place() of its worker */
+    uint32_t named;
+    uint64_t unnamed; /* or beyond JOB_BAD_MAX */
+};
 
-/* The number of bad samples that this report adds to the job's.  A broken image is met again in
- * every epoch, so named ones count once.  Of unnamed ones the most in any one phase count; archives
- * are cut only once.  A task has no more bad samples than samples. */
-static uint32_t fresh_bad(const struct job *j, const struct task *t,
-                          const Skerry__V1__ReportRequest *r, uint64_t held)
+/* What is known by name is now said by this worker, too.  A task has no more bad samples than
+ * samples. */
+static void hear_bad(struct job *j, const struct worker *w, const Skerry__V1__ReportRequest *r,
+                     uint64_t held, struct bad_news *ret)
 {
-    const uint64_t extra = unnamed(r, held);
-    uint64_t fresh = 0;
-    for (size_t i = 0; i < r->n_bad; i++) {
+    const uint64_t told = r->bad_count > r->n_bad ? r->bad_count : r->n_bad;
+    const uint64_t all = told < held ? told : held, n = r->n_bad < all ? r->n_bad : all;
+    *ret = (struct bad_news){.place = job_place(j, worker_origin(w)), .unnamed = all - n};
+    for (size_t i = 0; i < n; i++) {
         char shard[HASH_HEX_MAX];
-        fresh += !already_named(j, shard_name(r->bad[i], shard), r->bad[i]->key);
+        struct bad_rec *known = find_bad(j, shard_name(r->bad[i], shard), r->bad[i]->key);
+        if (known != NULL)
+            known->said |= 1ull << ret->place;
+        else if (j->n_bad + ret->named < JOB_BAD_MAX)
+            ret->named++;
+        else
+            ret->unnamed++;
     }
-    if (t->kind == TASK_INGEST)
-        return (uint32_t)(fresh + extra);
-    fresh += extra > j->bad_unnamed ? extra - j->bad_unnamed : 0;
-    return (uint32_t)(fresh < held ? fresh : held);
 }
 
-/* Are these more than the job allows?  Another worker has to confirm it. */
-static int check_bad(const struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
-                     uint64_t held, struct err *err)
+/* Are there more of them than the job allows?  Another worker has to confirm it. */
+static int check_bad(struct job *j, const struct worker *w, const Skerry__V1__ReportRequest *r,
+                     uint64_t held, struct bad_news *ret, struct err *err)
 {
     if (r->n_bad > BAD_NAMED_MAX)
         return err_set(err, -EINVAL,
                        "the report names %zu samples that cannot be read, expected at most %d",
                        r->n_bad, BAD_NAMED_MAX);
-    const uint64_t all = (uint64_t)j->bad_count + fresh_bad(j, t, r, held);
+    if (r->n_bad == 0 && r->bad_count == 0)
+        return 0;
+    hear_bad(j, w, r, held, ret);
+    const uint64_t all = job_bad_for(j, ret->place) + ret->named + ret->unnamed;
     const char *key = "not named", *why = "";
     if (all <= (uint64_t)j->spec.data.max_bad)
         return 0;
@@ -92,17 +98,25 @@ static int check_bad(const struct job *j, const struct task *t, const Skerry__V1
         (unsigned long long)all, j->spec.data.max_bad, key, why);
 }
 
+/* Notes them.  A broken image is met again in every epoch, so named ones count once, and of unnamed
+ * ones the most in any one phase; archives are cut only once. */
 static void take_bad(struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
-                     uint64_t held)
+                     const struct bad_news *news)
 {
-    const uint64_t extra = unnamed(r, held);
-    j->bad_count += fresh_bad(j, t, r, held);
-    if (t->kind != TASK_INGEST && extra > j->bad_unnamed)
-        j->bad_unnamed = (uint32_t)extra;
-    for (size_t i = 0; i < r->n_bad && i < held; i++) {
+    j->bad_count += news->named;
+    if (t->kind == TASK_INGEST) {
+        j->bad_count += (uint32_t)news->unnamed;
+        j->places[news->place].cut += news->unnamed;
+    } else if (news->unnamed > j->bad_unnamed) {
+        j->bad_count += (uint32_t)(news->unnamed - j->bad_unnamed);
+        j->bad_unnamed = (uint32_t)news->unnamed;
+    }
+    for (size_t i = 0, left = news->named; i < r->n_bad && left > 0; i++) {
         char shard[HASH_HEX_MAX];
-        if (!already_named(j, shard_name(r->bad[i], shard), r->bad[i]->key))
-            (void)job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason);
+        if (find_bad(j, shard_name(r->bad[i], shard), r->bad[i]->key) != NULL)
+            continue;
+        (void)job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason, 1ull << news->place);
+        left--;
     }
 }
 
@@ -372,7 +386,8 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         return 0;
     }
     const uint64_t held = t->kind == TASK_INGEST ? UINT32_MAX : query_held(t);
-    rc = check_bad(j, t, r, held, err);
+    struct bad_news bad = {0};
+    rc = check_bad(j, w, r, held, &bad, err);
     if (rc == 0)
         rc = kinds_apply(co, j, t, r, err);
     if (rc == -EAGAIN || rc == -ERR_NOTFOUND)
@@ -395,6 +410,6 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     member_succeeded(co, w, judged);
     judge_diverged(co, t, w);
     w->reported_ms = core_now(co);
-    take_bad(j, t, r, held);
+    take_bad(j, t, r, &bad);
     return 0;
 }

@@ -222,14 +222,41 @@ void job_add_encoder(struct job *j, const struct encoder_file *f)
     j->encoders[j->n_encoders++] = *f;
 }
 
-bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason)
+bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason,
+                 uint64_t said)
 {
     if (j->n_bad == JOB_BAD_MAX)
         return false;
     j->bad = mem_realloc(j->bad, (j->n_bad + 1) * sizeof(*j->bad));
     j->bad[j->n_bad++] =
-        (struct bad_rec){str_ndup(shard, 256), str_ndup(key, 256), str_ndup(reason, 256)};
+        (struct bad_rec){str_ndup(shard, 256), str_ndup(key, 256), str_ndup(reason, 256), said};
     return true;
+}
+
+unsigned job_place(struct job *j, uint64_t origin)
+{
+    for (unsigned i = 0; i < j->n_places && i < JOB_PLACES_MAX; i++)
+        if (j->places[i].origin == origin)
+            return i;
+    const unsigned at = j->n_places++ % JOB_PLACES_MAX;
+    j->places[at].origin = origin;
+    return at;
+}
+
+uint64_t job_bad_for(const struct job *j, unsigned place)
+{
+    uint64_t alone[JOB_PLACES_MAX], all = 0, most = 0;
+    for (unsigned i = 0; i < JOB_PLACES_MAX; i++)
+        all += alone[i] = j->places[i].cut;
+    for (size_t i = 0; i < j->n_bad; i++) {
+        const uint64_t said = j->bad[i].said;
+        all += said != 0;
+        if (said != 0 && (said & (said - 1)) == 0)
+            alone[__builtin_ctzll(said)]++;
+    }
+    for (unsigned i = 0; i < JOB_PLACES_MAX; i++)
+        most = i != place && alone[i] > most ? alone[i] : most;
+    return all - most;
 }
 
 void job_add_score(struct job *j, const struct score_rec *r)

@@ -16,6 +16,7 @@
 #define JOB_SHARDS_MAX 65536
 #define JOB_CLASSES_MAX 4096
 #define JOB_BAD_MAX 1024     /* bad samples kept by name */
+#define JOB_PLACES_MAX 64    /* one bit each in bad_rec.said */
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
 #define JOB_ROUNDS_MAX 4096  /* round records kept with many paths; see job_rounds_max */
 #define JOB_ROWS_MAX 1024
@@ -166,6 +167,16 @@ struct path_rec {
 /* A sample that could not be read, by name. */
 struct bad_rec {
     char *shard, *key, *reason;
+    uint64_t said; /* (m) the places (job_place()) that have said so, a bit each; BAD_SUBMITTED: the
+                      submitter has; 0: nobody since we started */
+};
+
+#define BAD_SUBMITTED UINT64_MAX
+
+/* An origin of workers that have told of bad samples. */
+struct bad_place {
+    uint64_t origin; /* worker_origin() */
+    uint64_t cut;    /* samples of archives, counted without a name */
 };
 
 /* The newest step trace (what each device of a worker did in a step), as the worker sent it.
@@ -212,7 +223,11 @@ struct job {
     struct bad_rec *bad;
     size_t n_bad;
     uint32_t bad_count;
-    uint32_t bad_unnamed;                  /* (m) those of bad_count that are not in bad */
+    /* (m) The most of them in any one phase that are not in bad. */
+    uint32_t bad_unnamed;
+    /* (m) Where they were found, in the order of job_place(), and how many places ever. */
+    struct bad_place places[JOB_PLACES_MAX];
+    unsigned n_places;
     uint32_t vocab;                        /* token ids of the dataset; 0: images */
     struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
     struct encoder_file *encoders;         /* of the frozen networks */
@@ -345,7 +360,14 @@ uint64_t job_time_of(struct job_times *t, uint64_t (*of)(const uint64_t *ms, siz
 void job_add_class(struct job *j, const char *name, uint64_t samples);
 void job_add_encoder(struct job *j, const struct encoder_file *f);
 /* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
-bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
+bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason,
+                 uint64_t said);
+/* The index in j->places of workers of this origin.  A new one takes over the oldest's, with what
+ * that has said, if there are JOB_PLACES_MAX. */
+unsigned job_place(struct job *j, uint64_t origin);
+/* How many bad samples count against the job for a worker of this place: all that were told of
+ * since we started, except what only one other place has said (the one that has said most). */
+uint64_t job_bad_for(const struct job *j, unsigned place);
 void job_add_score(struct job *j, const struct score_rec *r);
 void job_drop_scores(struct job *j);
 /* Adds r, or replaces the row of the same kind, path and name.  If there are JOB_ROWS_MAX others, a

@@ -380,7 +380,7 @@ static int load_bad(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
     if (j != NULL) /* beyond the maximum only their number is kept */
-        (void)job_add_bad(j, store_text(q, 2), store_text(q, 3), store_text(q, 4));
+        (void)job_add_bad(j, store_text(q, 2), store_text(q, 3), store_text(q, 4), 0);
     return 0;
 }
 

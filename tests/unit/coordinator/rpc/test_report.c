@@ -237,6 +237,93 @@ static void test_bad_count(void **state)
     assert_int_equal(j->bad_count, 8);
 }
 
+/* As report_bad(), with names: `count` of them from number `first` on. */
+static bool report_named(struct rig *r, struct fake *w, unsigned first, unsigned count)
+{
+    enum { MOST = 8 };
+    Skerry__V1__BadSample bad[MOST], *list[MOST];
+    char keys[MOST][24];
+    struct result x;
+    struct blob_ref blob = contribute(r, w->task, w->task->id, 0.01f);
+    begin_result(&x, w->task, &blob);
+    assert_true(count <= MOST);
+    for (unsigned i = 0; i < count; i++) {
+        skerry__v1__bad_sample__init(&bad[i]);
+        (void)snprintf(keys[i], sizeof(keys[i]), "image-%u", first + i);
+        bad[i].key = keys[i];
+        bad[i].reason = (char *)(uintptr_t) "cut short";
+        list[i] = &bad[i];
+    }
+    x.m.bad = list;
+    x.m.n_bad = x.m.bad_count = count;
+    return report(r, w, &x);
+}
+
+/* Workers in three places. */
+static struct job *begun_apart(struct rig *r, int max_bad)
+{
+    static const char *const at[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
+    struct job *j = begun(r);
+    for (int i = 0; i < 3; i++)
+        (void)str_copy(edit_worker(r, r->workers[i].id)->address, 64, at[i]);
+    j->spec.data.max_bad = max_bad;
+    return j;
+}
+
+/* What only one place has said counts against the job for nobody else: honest workers that find one
+ * sample do not confirm the others. */
+static void test_bad_for_one(void **state)
+{
+    for (int named = 0; named < 2; named++) {
+        struct rig *r = *state;
+        struct job *j = begun_apart(r, 8);
+        struct fake *evil = &r->workers[0], *good = &r->workers[1];
+        assign(r, evil, TASK_TRAIN);
+        assert_true(named ? report_named(r, evil, 100, 8) : report_bad(r, evil, 8));
+        if (named) { /* its own word counts for itself */
+            assign(r, evil, TASK_TRAIN);
+            assert_false(report_named(r, evil, 200, 1));
+        }
+        assign(r, good, TASK_TRAIN);
+        assert_true(report_named(r, good, 0, 1));
+        assert_int_equal(j->bad_count, 9);
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
+}
+
+/* What two places have said counts for a third one. */
+static void test_bad_for_two(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun_apart(r, 6);
+    for (int i = 0; i < 2; i++) {
+        assign(r, &r->workers[i], TASK_TRAIN);
+        assert_true(report_named(r, &r->workers[i], 0, 6));
+    }
+    assert_int_equal(j->bad_count, 6);
+    assign(r, &r->workers[2], TASK_TRAIN);
+    assert_false(report_named(r, &r->workers[2], 6, 1));
+    assert_non_null(strstr(r->workers[2].detail, "samples that cannot be read: 7; data.max_bad"));
+}
+
+/* Those for whose names there is no room count once, too, although every epoch meets them. */
+static void test_bad_beyond_names(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun_apart(r, 1000000);
+    char key[24];
+    for (unsigned i = 0; i < JOB_BAD_MAX; i++) {
+        (void)snprintf(key, sizeof(key), "other-%u", i);
+        assert_true(job_add_bad(j, "", key, "cut short", BAD_SUBMITTED));
+    }
+    for (int i = 0; i < 3; i++) {
+        assign(r, &r->workers[i], TASK_TRAIN);
+        assert_true(report_named(r, &r->workers[i], 0, 2));
+        assert_int_equal(j->bad_count, 2);
+    }
+}
+
 /* Each name is looked for among those of the job: a message of a hundred thousand took a second. */
 static void test_bad_names(void **state)
 {
@@ -457,6 +544,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_network, begin, end),
         cmocka_unit_test_setup_teardown(test_in_parts, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_for_one, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_for_two, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_beyond_names, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_names, begin, end),
         cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
         cmocka_unit_test_setup_teardown(test_diverged, begin, end),

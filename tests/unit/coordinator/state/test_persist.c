@@ -68,7 +68,7 @@ static struct job *fill_job(struct state *st)
                                                .holdout = i == 1,
                                                .features = {{9}, i}};
     assert_int_equal(ledger_new(rng_mix(3, 0), shards, 2, &j->ledgers[0], NULL), 0);
-    assert_true(job_add_bad(j, "ab", "k", "broken"));
+    assert_true(job_add_bad(j, "ab", "k", "broken", 1));
     j->bad_count = 1;
     for (uint64_t v = 0; v < 4; v++)
         module_add_version(job_edit_module(j, &j->modules[0]),
@@ -574,7 +574,7 @@ static void add_found(struct state *st)
     assert_true(job_put_row(j, &r)); /* in its place */
     job_add_score(j, &(struct score_rec){0, 1, {{3}, 4}});
     job_add_class(j, "dog", 3);
-    assert_true(job_add_bad(j, "cd", "l", "broken, too"));
+    assert_true(job_add_bad(j, "cd", "l", "broken, too", 1));
 }
 
 static bool found_saved(const struct state *st)
