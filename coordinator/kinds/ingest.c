@@ -48,14 +48,37 @@ static struct row_rec uncaptioned(const struct job *j, uint64_t more)
     return row;
 }
 
+/* As job_bad_for() of bad samples. */
+static uint64_t uncaptioned_for(const struct job *j, unsigned place)
+{
+    uint64_t all = 0, most = 0;
+    for (unsigned i = 0; i < JOB_PLACES_MAX; i++) {
+        const uint64_t n = j->places[i].uncaptioned;
+        all += n;
+        most = i != place && n > most ? n : most;
+    }
+    return all - most;
+}
+
+/* Another worker has to confirm that there are too many. */
+static int check_uncaptioned(const struct job *j, unsigned place, uint64_t more, struct err *err)
+{
+    const uint64_t most = (uint64_t)j->spec.data.max_bad, all = uncaptioned_for(j, place);
+    if (more <= most && all + more <= most)
+        return 0;
+    return err_set(err, -ERR_CONFIG, "images without a caption: %.0f; data.max_bad allows %d",
+                   (double)all + (double)more, j->spec.data.max_bad);
+}
+
 static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
+    const struct worker *w = state_worker(&co->state, t->worker_id);
     const struct row_rec row = uncaptioned(j, r->uncaptioned);
-    int rc = 0;
-    if (r->uncaptioned > 0 && row.value > j->spec.data.max_bad)
-        return err_set(err, -ERR_CONFIG, "images without a caption: %.0f; data.max_bad allows %d",
-                       row.value, j->spec.data.max_bad);
+    const unsigned place = r->uncaptioned > 0 && w != NULL ? job_place(j, worker_origin(w)) : 0;
+    int rc = r->uncaptioned > 0 ? check_uncaptioned(j, place, r->uncaptioned, err) : 0;
+    if (rc < 0)
+        return rc;
     if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
         return err_set(err, -EINVAL,
                        "an archive gave %zu shards, expected 1 to 4096 and at most %d in the whole "
@@ -73,8 +96,10 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)
         job_order_shards(j, 0); /* by URL, so that it does not matter which archive was cut first */
-    if (rc == 0 && r->uncaptioned > 0)
+    if (rc == 0 && r->uncaptioned > 0) {
         (void)job_put_row(j, &row); /* the job's first rows: there is room */
+        j->places[place].uncaptioned += r->uncaptioned;
+    }
     mem_free(made);
     return rc;
 }

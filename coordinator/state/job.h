@@ -175,8 +175,9 @@ struct bad_rec {
 
 /* An origin of workers that have told of bad samples. */
 struct bad_place {
-    uint64_t origin; /* worker_origin() */
-    uint64_t cut;    /* samples of archives, counted without a name */
+    uint64_t origin;      /* worker_origin() */
+    uint64_t cut;         /* samples of archives, counted without a name */
+    uint64_t uncaptioned; /* and images without a caption */
 };
 
 /* The newest step trace (what each device of a worker did in a step), as the worker sent it.

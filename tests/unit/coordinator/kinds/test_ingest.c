@@ -31,9 +31,8 @@ struct cut {
 };
 
 /* Takes an archive and makes a shard of it; false: the result was refused. */
-static bool ingest_as(struct rig *r, const struct cut *cut)
+static bool ingest_by(struct rig *r, struct fake *w, const struct cut *cut)
 {
-    struct fake *w = &r->workers[0];
     Skerry__V1__Task *t = assign(r, w, TASK_INGEST);
     struct blob_ref ref = put_text(r, t->ingest->url);
     Skerry__V1__ShardInfo shard = SKERRY__V1__SHARD_INFO__INIT, *shards[] = {&shard};
@@ -51,6 +50,11 @@ static bool ingest_as(struct rig *r, const struct cut *cut)
     x.m.n_classes = 1;
     x.m.uncaptioned = cut->uncaptioned;
     return report(r, w, &x);
+}
+
+static bool ingest_as(struct rig *r, const struct cut *cut)
+{
+    return ingest_by(r, &r->workers[0], cut);
 }
 
 static bool ingest(struct rig *r, uint64_t uncaptioned)
@@ -130,12 +134,28 @@ static void too_many_end_the_job(void **state)
     assert_non_null(strstr(v.reason, "images without a caption: 6; data.max_bad allows 5"));
 }
 
+/* What only one place has said counts for no worker elsewhere. */
+static void uncaptioned_for_one(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = r->workers;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &w[i], SKERRY_VERSION), 0);
+    (void)str_copy(edit_worker(r, w[1].id)->address, 64, "10.0.0.2:1");
+    const struct job *j = state_job(&r->co->state, submit_urls(r));
+    assert_true(ingest_by(r, &w[0], &(struct cut){.uncaptioned = 5, .samples = 40}));
+    assert_true(ingest_by(r, &w[1], &(struct cut){.uncaptioned = 1, .samples = 40}));
+    assert_true(j->rows[0].value == 6);
+    assert_null(j->doom);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_shard_has_bounds, begin, end),
         cmocka_unit_test_setup_teardown(uncaptioned_images_add_up, begin, end),
         cmocka_unit_test_setup_teardown(too_many_end_the_job, begin, end),
+        cmocka_unit_test_setup_teardown(uncaptioned_for_one, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
