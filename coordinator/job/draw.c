@@ -1,11 +1,21 @@
 #include "coordinator/job/draw.h"
 
+#include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 
 #include "common/job/family.h"
+
+/* t, unless no worker here has the memory for it: then it has failed, and NULL. */
+static struct task *if_it_fits(struct coordinator *co, struct task *t)
+{
+    if (!member_none_fits(co, t))
+        return t;
+    task_end(co, t, TASK_FAILED, "it is too large for every worker here");
+    return NULL;
+}
 
 /* ---- evaluations --------------------------------------------------------- */
 
@@ -61,7 +71,7 @@ static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t pa
     t->draw.mixture = mixture;
     t->draw.ema = j->spec.outer.ema > 0;
     pick_ranges(j, partition, t);
-    return t;
+    return if_it_fits(co, t);
 }
 
 struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round)
@@ -186,7 +196,7 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
     for (uint32_t i = 0; i < t->draw.count; i++)
         t->draw.labels[i] =
             ask != NULL && ask->n_labels > 0 ? ask->labels[i % ask->n_labels] : i % n;
-    return t;
+    return ask != NULL ? t : if_it_fits(co, t);
 }
 
 /* ---- versions that are gone ---------------------------------------------- */

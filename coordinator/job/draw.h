@@ -32,8 +32,8 @@ struct draw_request {
     double top_p;
 };
 
-/* A task for the held-out loss of a path.  NULL, as below: there is nothing to evaluate, or no room
- * for a task. */
+/* A task for the held-out loss of a path.  NULL, as below: there is nothing to evaluate, no room
+ * for a task, or no worker here with the memory for it (but a person's request waits for one). */
 struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
 /* path UINT32_MAX: the job's default, its mixture or path 0. */
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,

@@ -350,6 +350,22 @@ bool member_others_fit(const struct coordinator *co, const struct worker *w, con
     return false;
 }
 
+bool member_none_fits(const struct coordinator *co, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    const uint32_t network = query_network(j, t);
+    bool small = false;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        if (w->state != WORKER_HERE || worker_goes(w))
+            continue;
+        if (query_fits(j, t->kind, network, w, core_now(co)))
+            return false;
+        small |= query_is_small(j, t->kind, network, w, core_now(co));
+    }
+    return small;
+}
+
 /* Could the worker do t, as far as we know? */
 static bool could_do(const struct coordinator *co, const struct worker *w, const struct task *t)
 {

@@ -31,6 +31,8 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
                        uint64_t wait_ms);
 /* Whether another worker is here that has not reported so. */
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
+/* Whether all workers here that could do t have reported so. */
+bool member_none_fits(const struct coordinator *co, const struct task *t);
 /* Whether a worker is here that could do t and is not of that origin (worker_origin()). */
 bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struct task *t);
 /* Whether a worker other than that one is here that could do t. */

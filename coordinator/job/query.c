@@ -20,6 +20,8 @@ uint32_t query_main_paths(const struct job *j)
 
 uint32_t query_network(const struct job *j, const struct task *t)
 {
+    if (task_is_mixture(t))
+        return COMPOSITION_NETWORKS + task_is_remote(t);
     return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
 }
 

@@ -13,7 +13,8 @@ uint32_t query_main_paths(const struct job *j);
 /* Whether the job's data are text as far as we know: false for images, and for token ids whose
  * tokenizer the job does not name.  What a trainer does with text is its own business. */
 bool query_has_text(const struct job *j);
-/* The network on which a task works. */
+/* The network on which a task works.  A mixture, which takes the memory of many, has a number of
+ * its own, from COMPOSITION_NETWORKS on. */
 uint32_t query_network(const struct job *j, const struct task *t);
 /* Whether the program that trains the job's networks can also do `what`: "evaluates" or "draws".
  * Our own can; a trainer declared it with version 0. */

@@ -280,6 +280,19 @@ static bool snapshot_gone(const struct coordinator *co, const struct task *t)
     return false;
 }
 
+/* No worker here has the memory for the task, which is aside: it ends, with those that wait and
+ * take as much. */
+static void end_alike(struct coordinator *co, const struct task *t, const char *reason)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *o = co->state.tasks[i];
+        if (o == t || (o->state == TASK_PENDING && o->job_id == t->job_id && o->kind == t->kind &&
+                       query_network(j, o) == query_network(j, t)))
+            task_end(co, state_edit_task(&co->state, o), TASK_FAILED, reason);
+    }
+}
+
 /* Its worker has no memory for the task: it goes to others.  If no other worker is known and no
  * phase of its path was ever done, nobody could begin it. */
 static void too_large(struct coordinator *co, struct task *t, const char *reason)
@@ -290,14 +303,21 @@ static void too_large(struct coordinator *co, struct task *t, const char *reason
     const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
     if (w != NULL)
         member_note_small(co, w, t, others ? SMALL_MS : SMALL_ALONE_MS);
-    if (co->state.n_workers == 1 && !begun) {
+    const bool ends = !others && task_is_aside(t);
+    char text[REASON_MAX];
+    if (co->state.n_workers == 1 && !begun && !ends) {
         task_failed(co, t, FAULT_LASTING, reason);
         return;
     }
-    core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu: %s",
+    core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu%s: %s",
              task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->worker_id,
-             reason);
-    task_requeue(co, t, reason);
+             ends ? ", and so for all that are here" : "", reason);
+    if (!ends) {
+        task_requeue(co, t, reason);
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "it is too large for every worker here: %.200s", reason);
+    end_alike(co, t, text);
 }
 
 /* Its worker's device broke: the task goes to another at once, and it does not count as a failure.

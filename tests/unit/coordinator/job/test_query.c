@@ -32,6 +32,10 @@ static void test_composition(void **state)
     assert_int_equal(query_network(p, &t), 0);
     t.path = 9;
     assert_int_equal(query_network(d, &t), 0);
+    t = (struct task){.path = 3, .kind = TASK_SAMPLE, .draw.mixture = true};
+    assert_int_equal(query_network(d, &t), 2); /* it takes more memory than the router alone */
+    t.draw.remote = true;
+    assert_int_equal(query_network(d, &t), 3);
     for (uint32_t path = 0; path < 4; path++) {
         unsigned crossed = 0;
         for (uint32_t m = 0; m < p->comp.n_modules; m++)

@@ -1,6 +1,8 @@
 /* Workers that cannot: no memory for a task, a device that breaks.  A whole coordinator (rig.h). */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/job/draw.h"
+
 static void fail_with(struct rig *r, struct fake *w, Skerry__V1__Failure why, const char *reason)
 {
     struct result x;
@@ -143,6 +145,38 @@ static void test_all_too_small(void **state)
     assert_int_equal(j->state, JOB_RUNNING);
 }
 
+/* What the training can do without ends when the last one here has no memory for it, with all that
+ * take as much, and no more are made: the end of the job does not wait for them. */
+static void test_aside_for_nobody(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    for (int i = 0; i < 4; i++) {
+        assign(r, a, TASK_TRAIN);
+        finish_train(r, a);
+    }
+    wait_state(r, j->id, JOB_FINISHING);
+    const struct task *t = state_task(&r->co->state, assign(r, a, TASK_EVAL)->id);
+    fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(assign(r, b, TASK_EVAL)->id, t->id);
+    const struct task *other = draw_eval(r->co, j, 0, 2);
+    fail_with(r, b, TOO_SMALL, "needs 2 GiB on cpu");
+    assert_int_equal(t->state, TASK_FAILED);
+    assert_string_equal(t->reason, "it is too large for every worker here: needs 2 GiB on cpu");
+    assert_int_equal(other->state, TASK_FAILED);
+    assert_null(draw_eval(r->co, j, 0, 2));
+    for (int i = 0; i < 2; i++) {
+        assign(r, &r->workers[i], TASK_SAMPLE);
+        fail_with(r, &r->workers[i], TOO_SMALL, "needs 3 GiB on cpu");
+    }
+    wait_state(r, j->id, JOB_DONE);
+}
+
 /* A device that broke costs its task nothing: another worker has it at once. */
 static void test_broken_device(void **state)
 {
@@ -178,6 +212,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_begun_job_waits, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_fits, begin, end),
         cmocka_unit_test_setup_teardown(test_all_too_small, begin, end),
+        cmocka_unit_test_setup_teardown(test_aside_for_nobody, begin, end),
         cmocka_unit_test_setup_teardown(test_broken_device, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
