@@ -243,10 +243,20 @@ static size_t scores_room(const struct job *j)
     return (CLUSTER_BLOBS_MAX - shards_cut(j)) / query_main_paths(j);
 }
 
+/* A re-sharding for which there may be no room is dropped. */
 static void begin_scoring(struct coordinator *co, struct job *j)
 {
     uint32_t shards[CLUSTER_BLOBS_MAX];
     size_t n = pick(j, false, scores_room(j), shards);
+    if (j->n_shards + query_splits_most(j) > JOB_SHARDS_MAX) {
+        core_say(co, j->id, 0,
+                 "the data stay routed as they were, a re-sharding was dropped: with it the job "
+                 "could have more than %d shards; raise data.shard_samples next time",
+                 JOB_SHARDS_MAX);
+        j->resharded++;
+        core_touch(co);
+        return;
+    }
     if (!has_room(co, n * query_main_paths(j)))
         return;
     make_scores(co, j, shards, n, false);

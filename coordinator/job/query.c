@@ -6,7 +6,8 @@
 #include "common/base/clock.h"
 #include "common/job/family.h"
 
-#define SPLIT_GROUP_MAX 64 /* most shards of one SPLIT task */
+#define SPLIT_GROUP_MAX 64    /* most shards that one SPLIT task reads */
+#define SPLIT_SHARDS_MAX 4096 /* and writes, as ReportRequest.shards */
 
 /* ---- the composition ----------------------------------------------------- */
 
@@ -262,6 +263,29 @@ size_t query_split_group(const struct job *j, size_t first, size_t n)
            j->shards[end].holdout == j->shards[first].holdout)
         end++;
     return end - first;
+}
+
+uint64_t query_split_most(const struct job *j, uint64_t samples, bool holdout)
+{
+    const uint64_t all = samples * (holdout ? 1 : (uint64_t)j->spec.recipe.top);
+    const uint64_t short_ones = all < j->comp.n_partitions ? all : j->comp.n_partitions;
+    const uint64_t most = all / (uint64_t)j->spec.data.shard_samples + short_ones;
+    return most < SPLIT_SHARDS_MAX ? most : SPLIT_SHARDS_MAX;
+}
+
+uint64_t query_splits_most(const struct job *j)
+{
+    const size_t n = shards_cut(j);
+    uint64_t most = 0;
+    for (size_t i = 0; i < n;) {
+        const size_t end = i + (j->shards[i].router ? 1 : query_split_group(j, i, n));
+        const bool holdout = j->shards[i].holdout, router = j->shards[i].router;
+        uint64_t samples = 0;
+        for (; i < end; i++)
+            samples += j->shards[i].samples;
+        most += router ? 0 : query_split_most(j, samples, holdout);
+    }
+    return most;
 }
 
 uint32_t *query_scored(const struct job *j, size_t *ret_n)

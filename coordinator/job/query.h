@@ -75,6 +75,10 @@ const char *query_withheld(const struct state *s, const struct job *j);
  * of the assignment; either all are held out or none.  There are as many as partitions, so that the
  * shards written are about as large as those read. */
 size_t query_split_group(const struct job *j, size_t first, size_t n);
+/* The most shards that a SPLIT of so many samples makes, and all of a splitting: all are full but
+ * one of each partition. */
+uint64_t query_split_most(const struct job *j, uint64_t samples, bool holdout);
+uint64_t query_splits_most(const struct job *j);
 /* Shards that have scores, ascending, in a new array of *ret_n; NULL: none. */
 uint32_t *query_scored(const struct job *j, size_t *ret_n);
 

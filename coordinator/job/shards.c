@@ -76,6 +76,27 @@ static bool fits_routers(const struct job_spec *spec)
     return spec->recipe.reshard.n > 0 || spec->partition.chunk > 0;
 }
 
+/* How many training shards of the original dataset are kept for fitting routers: the first ones. */
+static uint64_t kept_for_routers(const struct job *j)
+{
+    const uint64_t n = shards_sum(j, PARTITION_ALL, false).shards;
+    const uint64_t keep = (uint64_t)ceil(j->spec.partition.router_fraction * (double)n);
+    return !fits_routers(&j->spec) || n == 0 ? 0 : keep < n ? keep : n - 1;
+}
+
+/* The fewest shards that one splitting makes of the original dataset: all are full. */
+static uint64_t least_split(const struct job *j)
+{
+    uint64_t keep = kept_for_routers(j), samples = 0;
+    for (size_t i = 0; i < j->n_shards; i++) {
+        if (!job_shard_trains(j, &j->shards[i], PARTITION_ALL))
+            continue;
+        samples += keep == 0 ? j->shards[i].samples : 0;
+        keep -= keep > 0;
+    }
+    return samples * (uint64_t)j->spec.recipe.top / (uint64_t)j->spec.data.shard_samples;
+}
+
 /* The requirements of partitioning on the original dataset. */
 static int check_partitioning(const struct job *j, const struct shards_sum *all, struct err *err)
 {
@@ -94,6 +115,12 @@ static int check_partitioning(const struct job *j, const struct shards_sum *all,
         return err_set(err, -ERR_CONFIG,
                        "recipe.reshard needs rounds at which all paths meet, but outer.async has "
                        "none; leave one of the two out");
+    const uint64_t times = j->spec.recipe.reshard.n + 1;
+    if (shards_cut(j) + times * least_split(j) > JOB_SHARDS_MAX)
+        return err_set(err, -ERR_LIMIT,
+                       "%zu shards, split by partition %llu times, are more than the %d that a job "
+                       "has; raise data.shard_samples, or shorten recipe.reshard",
+                       shards_cut(j), (unsigned long long)times, JOB_SHARDS_MAX);
     if (!fits_routers(&j->spec))
         return 0;
     if (all->shards < 2)
@@ -132,12 +159,9 @@ int shards_check(const struct job *j, struct err *err)
 
 void shards_keep_for_routers(struct coordinator *co, struct job *j)
 {
-    if (!j->comp.partitioned || !fits_routers(&j->spec))
+    if (!j->comp.partitioned)
         return;
-    uint64_t n = shards_sum(j, PARTITION_ALL, false).shards;
-    uint64_t keep = (uint64_t)ceil(j->spec.partition.router_fraction * (double)n);
-    if (keep >= n)
-        keep = n - 1;
+    uint64_t keep = kept_for_routers(j);
     for (size_t i = 0; i < j->n_shards && keep > 0; i++)
         if (job_shard_trains(j, &j->shards[i], PARTITION_ALL)) {
             job_edit_shard(j, i)->router = true;

@@ -79,11 +79,14 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
     int rc = r->uncaptioned > 0 ? check_uncaptioned(j, place, r->uncaptioned, err) : 0;
     if (rc < 0)
         return rc;
-    if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
+    if (r->n_shards == 0 || r->n_shards > 4096)
         return err_set(err, -EINVAL,
-                       "an archive gave %zu shards, expected 1 to 4096 and at most %d in the whole "
-                       "job; raise data.shard_samples",
-                       r->n_shards, JOB_SHARDS_MAX);
+                       "an archive gave %zu shards, expected 1 to 4096; raise data.shard_samples",
+                       r->n_shards);
+    if (j->n_shards + r->n_shards > JOB_SHARDS_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "the archives make more than %d shards; raise data.shard_samples",
+                       JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
         rc = result_shard(co, j, r->shards[i], &made[i], err);

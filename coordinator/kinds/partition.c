@@ -191,11 +191,10 @@ static int split_apply(struct coordinator *co, struct job *j, struct task *t,
     bool holdout = j->shards[t->ranges[0].shard].holdout;
     uint64_t samples = 0;
     int rc = 0;
-    if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
-        return err_set(err, -EINVAL,
-                       "a split gave %zu shards, expected 1 to 4096 and at most %d in the whole "
-                       "job; raise data.shard_samples",
-                       r->n_shards, JOB_SHARDS_MAX);
+    const uint64_t most = query_split_most(j, query_held(t), holdout);
+    if (r->n_shards == 0 || r->n_shards > most)
+        return err_set(err, -EINVAL, "a split gave %zu shards, expected 1 to %llu", r->n_shards,
+                       (unsigned long long)most);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
         rc = take_split(co, j, r->shards[i], &made[i], err);
@@ -206,8 +205,11 @@ static int split_apply(struct coordinator *co, struct job *j, struct task *t,
     }
     if (rc == 0)
         rc = check_count(j, t, samples, holdout, err);
-    for (size_t i = 0; i < r->n_shards && rc == 0; i++)
-        *job_add_shard(j) = made[i]; /* the number was checked */
+    const bool room = j->n_shards + r->n_shards <= JOB_SHARDS_MAX;
+    if (rc == 0 && !room) /* nobody could do better */
+        job_doom(j, "its data make more than %d shards; raise data.shard_samples", JOB_SHARDS_MAX);
+    for (size_t i = 0; i < r->n_shards && rc == 0 && room; i++)
+        *job_add_shard(j) = made[i];
     mem_free(made);
     return rc;
 }

@@ -3,7 +3,7 @@
 #include "coordinator/job/flow.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/tasks.h"
-#include "tests/unit/coordinator/rig.h"
+#include "tests/unit/coordinator/kinds/by_hand.h"
 
 static struct task *leased(struct rig *r, const struct fake *w)
 {
@@ -215,14 +215,41 @@ static void test_aside(void **state)
     wait_state(r, j->id, JOB_DONE);
 }
 
+/* Where its shards may not fit, a re-sharding is dropped before anything is done for it. */
+static void test_no_room_to_reshard(void **state)
+{
+    static const char resharding[] =
+        "name: q\ndata: {path: x}\n"
+        "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 64}\n"
+        "train: {batch: 6}\nrecipe: {name: dipaco, levels: [2, 2], reshard: [1, 2]}\n"
+        "outer: {rounds: 3, steps: 2}\n";
+    for (unsigned fits = 0; fits < 2; fits++) {
+        struct rig *r = *state;
+        struct job *j = add_job(r, resharding);
+        for (uint8_t i = 0; i < 3; i++)
+            add_shard(j, i, 10)->router = i == 0;
+        while (j->n_shards < JOB_SHARDS_MAX - 3 - fits)
+            *job_add_shard(j) = (struct shard_rec){.generation = 1, .samples = 10};
+        j->generation = 1;
+        for (uint32_t p = 0; p < j->comp.n_paths; p++)
+            job_edit_path(j, p)->round = 1;
+        flow_advance(r->co);
+        assert_int_equal(j->state, fits ? JOB_SCORING : JOB_RUNNING);
+        assert_int_equal(j->resharded, !fits);
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mark), LIVE(test_lost_leases), LIVE(test_failed_task),
-        LIVE(test_bad_samples),      LIVE(test_no_samples),  LIVE(test_no_samples_to_repeat),
-        LIVE(test_cancelled_first),  LIVE(test_aside),       LIVE(test_quiet_turn),
+        cmocka_unit_test(test_mark),   LIVE(test_lost_leases), LIVE(test_failed_task),
+        LIVE(test_bad_samples),        LIVE(test_no_samples),  LIVE(test_no_samples_to_repeat),
+        LIVE(test_cancelled_first),    LIVE(test_aside),       LIVE(test_quiet_turn),
+        LIVE(test_no_room_to_reshard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

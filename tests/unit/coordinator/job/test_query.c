@@ -100,6 +100,13 @@ static void test_partitioning(void **state)
     assert_int_equal(query_split_group(j, 5, 9), 2); /* no training shard is left */
     assert_int_equal(query_split_group(j, 7, 9), 2);
     assert_int_equal(query_split_group(j, 7, 8), 1);
+    assert_int_equal(query_splits_most(j), 4 + 4 + 4);
+    j->spec.data.shard_samples = 16;
+    assert_int_equal(query_splits_most(j), 4 + 40 / 16 + 4 + 20 / 16 + 4 + 20 / 16);
+    assert_int_equal(query_split_most(j, 1000000, false), 4096);
+    j->spec.recipe.top = 2; /* of what is held out once all the same */
+    assert_int_equal(query_split_most(j, 3, false), 4);
+    assert_int_equal(query_split_most(j, 3, true), 3);
     j->state = JOB_SPLITTING;
     state_add_task(s, 0, j->id, TASK_SPLIT);
     query_progress(s, j, &done, &total);

@@ -72,6 +72,11 @@ static void test_partitions(void **state)
     j->spec.outer.async = true;
     refused(j, "outer.async has none");
     j->spec.outer.async = false;
+    job_edit_shard(j, 1)->samples = 11000000; /* the first one is kept for routers */
+    assert_int_equal(shards_check(j, &err), 0);
+    job_edit_shard(j, 1)->samples = 12000000;
+    refused(j, "3 shards, split by partition 3 times, are more than the 65536 that a job has");
+    job_edit_shard(j, 1)->samples = 10;
     job_edit_shard(j, 1)->holdout = true;
     refused(j, "there is only one to train on");
     job_edit_shard(j, 0)->samples = 3; /* of four partitions */

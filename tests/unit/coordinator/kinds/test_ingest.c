@@ -149,6 +149,25 @@ static void uncaptioned_for_one(void **state)
     assert_null(j->doom);
 }
 
+/* More shards than a job has are a fault of the data, when a second worker finds them, too. */
+static void too_many_shards(void **state)
+{
+    struct rig *r = *state;
+    const struct cut cut = {.samples = 40};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit_urls(r));
+    while (j->n_shards < JOB_SHARDS_MAX)
+        *job_add_shard(j) = (struct shard_rec){.samples = 40};
+    j->shards_edited.n = 0; /* to write them all takes seconds */
+    assert_false(ingest_by(r, &r->workers[0], &cut));
+    assert_int_equal(j->state, JOB_INGESTING);
+    edit_task(r, 2)->not_before_ms = UINT64_MAX; /* of the two archives */
+    assert_false(ingest_by(r, &r->workers[1], &cut));
+    wait_state(r, j->id, JOB_FAILED);
+    assert_non_null(strstr(j->reason, "the archives make more than 65536 shards"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +175,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(uncaptioned_images_add_up, begin, end),
         cmocka_unit_test_setup_teardown(too_many_end_the_job, begin, end),
         cmocka_unit_test_setup_teardown(uncaptioned_for_one, begin, end),
+        cmocka_unit_test_setup_teardown(too_many_shards, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
