@@ -715,7 +715,8 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
         if (c == NULL || j->doom != NULL || c->base_version != step->base)
             continue; /* late phases are not done again */
         forget(co, t, c);
-        if (t->state == TASK_PENDING)
+        /* For its contribution to another module it may be done again already. */
+        if (t->state == TASK_PENDING || (t->state == TASK_LEASED && !query_streams(j)))
             continue;
         if (t->state == TASK_DONE && !task_take_samples(co, j, t)) {
             job_doom(j, "no samples are left to repeat task %llu", (unsigned long long)t->id);

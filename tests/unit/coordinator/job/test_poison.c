@@ -1,5 +1,6 @@
 /* One poisoner of two replicas: what it sends, however it points, does not move what is learned.
  * A whole coordinator (rig.h); the loss is the distance to a known optimum. */
+#include "coordinator/job/tasks.h"
 #include "tests/unit/coordinator/rig.h"
 
 static const char sync_yaml[] = "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"
@@ -167,10 +168,50 @@ static void test_async(void **state)
     check(async_yaml);
 }
 
+/* A phase that is done again already, for its contribution to another module, goes on. */
+static void test_done_again_already(void **state)
+{
+    struct rig *r = *state;
+    struct result x;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit_spec(r, sync_yaml));
+    j->spec.outer.quorum = 1;
+    do_init(r, &r->workers[0]);
+    assign(r, &r->workers[0], TASK_TRAIN);
+    assign(r, &r->workers[1], TASK_TRAIN);
+    finish_train(r, &r->workers[0]);
+    struct blob_ref junk = put_text(r, "no contribution");
+    begin_result(&x, r->workers[1].task, &junk);
+    hold_steps(r);
+    assert_true(report(r, &r->workers[1], &x));
+    const struct task *t = state_task(&r->co->state, x.m.task_id);
+    while (j->modules[0].outer_task == 0)
+        loop_turn(r->loop, false);
+    assert_true(task_take_samples(r->co, j, edit_task(r, t->id)));
+    task_requeue(r->co, edit_task(r, t->id), "its other contribution was refused");
+    assert_int_equal(assign(r, &r->workers[2], TASK_TRAIN)->id, t->id);
+    let_steps();
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (t->train.n_contributions > 0) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+    assert_int_equal(t->state, TASK_LEASED);
+    assert_int_equal(t->worker_id, r->workers[2].id);
+    finish_train(r, &r->workers[2]);
+    while (j->modules[0].version == 0) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_turned, begin, end),
-                                       cmocka_unit_test(test_sync), cmocka_unit_test(test_async)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_turned, begin, end),
+        cmocka_unit_test_setup_teardown(test_done_again_already, begin, end),
+        cmocka_unit_test(test_sync), cmocka_unit_test(test_async)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
