@@ -15,20 +15,20 @@ static void drop(struct coordinator *co, const struct job *j, uint32_t path,
     mem_free(best);
 }
 
-/* The weights that t has evaluated, in a new array; NULL: they are gone. */
-static struct best_module *weights_of(const struct job *j, const struct task *t)
+/* The weights that were evaluated as that version, in a new array; NULL: they are gone. */
+static struct best_module *weights_of(const struct job *j, uint32_t path, uint32_t version)
 {
-    const uint32_t n = composition_levels(&j->comp, t->path);
+    const uint32_t n = composition_levels(&j->comp, path);
     struct best_module *best = mem_alloc_array(n, sizeof(*best));
     for (uint32_t l = 0; l < n; l++) {
         const struct version_rec *v =
-            module_version(&j->modules[j->comp.paths[t->path].modules[l]], t->draw.version);
+            module_version(&j->modules[j->comp.paths[path].modules[l]], version);
         if (v == NULL) {
             mem_free(best);
             return NULL;
         }
         best[l].version = v->version;
-        best[l].full = t->draw.ema && blob_ref_is_set(&v->ema) ? v->ema : v->full;
+        best[l].full = j->spec.outer.ema > 0 && blob_ref_is_set(&v->ema) ? v->ema : v->full;
     }
     return best;
 }
@@ -56,12 +56,13 @@ static void give_up(struct coordinator *co, struct job *j, uint32_t p)
 }
 
 /* Has another worker measure the version in question; false: nobody can. */
-static bool ask(struct coordinator *co, struct job *j, const struct task *t)
+static bool ask(struct coordinator *co, struct job *j, uint32_t p)
 {
-    struct eval_hope *hope = &job_edit_path(j, t->path)->hope;
-    if (!member_another(co, hope->worker, t))
+    const struct task like = {.job_id = j->id, .kind = TASK_EVAL, .path = p};
+    struct eval_hope *hope = &job_edit_path(j, p)->hope;
+    if (!member_another(co, hope->worker, &like))
         return false;
-    struct task *again = draw_eval(co, j, t->path, hope->version);
+    struct task *again = draw_eval(co, j, p, hope->version);
     if (again == NULL)
         return false;
     hope->task = again->id;
@@ -74,47 +75,68 @@ static bool is_better(const struct path_rec *path, float loss)
     return path->best == NULL || loss < path->best_loss;
 }
 
-void best_hear(struct coordinator *co, struct job *j, const struct task *t, float loss)
+/* Puts the version in question if by this worker's word it is better than the path's best and than
+ * what is in question. */
+static void hear(struct coordinator *co, struct job *j, uint32_t p, uint32_t version, float loss,
+                 uint64_t worker)
 {
-    const struct path_rec *path = &j->paths[t->path];
-    const struct worker *w = state_worker(&co->state, t->worker_id);
-    const bool old = t->n_ranges > 0 && j->shards[t->ranges[0].shard].generation != j->generation;
-    if (!j->spec.recipe.early_stop || old || !is_better(path, loss) ||
-        (path->hope.best != NULL && path->hope.loss <= loss))
+    const struct path_rec *path = &j->paths[p];
+    const struct worker *w = state_worker(&co->state, worker);
+    if (!is_better(path, loss) || (path->hope.best != NULL && path->hope.loss <= loss))
         return;
-    struct best_module *best = weights_of(j, t);
+    struct best_module *best = weights_of(j, p, version);
     if (best == NULL)
         return;
-    give_up(co, j, t->path);
-    job_edit_path(j, t->path)->hope = (struct eval_hope){
+    give_up(co, j, p);
+    job_edit_path(j, p)->hope = (struct eval_hope){
         .best = best,
-        .version = t->draw.version,
+        .version = version,
         .loss = loss,
-        .worker = t->worker_id,
+        .worker = worker,
         .origin = w != NULL ? worker_origin(w) : 0,
     };
-    if (!ask(co, j, t))
-        adopt(co, j, t->path);
+    if (!ask(co, j, p))
+        adopt(co, j, p);
+}
+
+void best_hear(struct coordinator *co, struct job *j, const struct task *t, float loss)
+{
+    const bool old = t->n_ranges > 0 && j->shards[t->ranges[0].shard].generation != j->generation;
+    if (j->spec.recipe.early_stop && !old)
+        hear(co, j, t->path, t->draw.version, loss, t->worker_id);
+}
+
+/* The version is no longer in question: newer ones that seemed worse may be better than the best.
+ */
+static void hear_newer(struct coordinator *co, struct job *j, uint32_t p, uint32_t version)
+{
+    for (size_t i = 0; i < j->n_rounds; i++) {
+        const struct round_rec *r = &j->rounds[i];
+        if (r->path == p && r->round + 1 > version && isfinite(r->eval_loss))
+            hear(co, j, p, r->round + 1, r->eval_loss, r->eval_by);
+    }
 }
 
 /* Of two losses the larger counts: it need not be the best any more. */
 static void decide(struct coordinator *co, struct job *j, const struct task *t, float loss)
 {
     struct eval_hope *hope = &job_edit_path(j, t->path)->hope;
+    const uint32_t version = hope->version;
     const float first = hope->loss;
     hope->task = 0; /* that is t, whose report this is */
     if (loss > first)
         hope->loss = loss;
     if (isfinite(loss) && is_better(&j->paths[t->path], hope->loss)) {
         adopt(co, j, t->path);
-        return;
+    } else {
+        core_say(co, j->id, t->worker_id,
+                 "version %u is not the best of path %u: its held-out loss is %.4g by worker %llu, "
+                 "and %.4g by worker %llu",
+                 version, t->path, (double)first, (unsigned long long)hope->worker, (double)loss,
+                 (unsigned long long)t->worker_id);
+        give_up(co, j, t->path);
     }
-    core_say(co, j->id, t->worker_id,
-             "version %u is not the best of path %u: its held-out loss is %.4g by worker %llu, and "
-             "%.4g by worker %llu",
-             hope->version, t->path, (double)first, (unsigned long long)hope->worker, (double)loss,
-             (unsigned long long)t->worker_id);
-    give_up(co, j, t->path);
+    hear_newer(co, j, t->path, version);
 }
 
 bool best_hear_again(struct coordinator *co, struct job *j, const struct task *t, float loss)
@@ -122,7 +144,7 @@ bool best_hear_again(struct coordinator *co, struct job *j, const struct task *t
     const struct eval_hope *hope = &j->paths[t->path].hope;
     if (t->draw.mixture || hope->best == NULL || hope->task != t->id)
         return false;
-    if (member_confirms(co, hope->worker, hope->origin, t) || !ask(co, j, t))
+    if (member_confirms(co, hope->worker, hope->origin, t) || !ask(co, j, t->path))
         decide(co, j, t, loss);
     return true;
 }

@@ -14,6 +14,7 @@ enum { LIE = 3, LAST = 6 };
 typedef float (*opinion)(int worker, uint32_t version);
 
 static unsigned n_evals;
+static bool lied;
 
 static float honest(int worker, uint32_t version)
 {
@@ -23,9 +24,8 @@ static float honest(int worker, uint32_t version)
 /* The first loss of LIE that is told is far too small. */
 static float one_lies(int worker, uint32_t version)
 {
-    static bool told;
-    const bool lies = version == LIE && !told;
-    told |= lies;
+    const bool lies = version == LIE && !lied;
+    lied |= lies;
     return lies ? 0.0001f : honest(worker, version);
 }
 
@@ -68,6 +68,7 @@ static void serve(struct rig *r, int i, opinion says)
 static const struct job *begin_job(struct rig *r, int workers)
 {
     n_evals = 0;
+    lied = false;
     for (int i = 0; i < workers; i++)
         assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
     const struct job *j = state_job(&r->co->state, submit_spec(r, spec));
@@ -150,6 +151,37 @@ static void a_version_in_question_is_kept(void **state)
     assert_true(path->best != NULL && path->best_round == version && path->hope.best == NULL);
 }
 
+/* While a false loss is in question, newer versions seem worse; they are looked at when it is
+ * known. */
+static void a_false_loss_hides_no_newer_version(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    const struct job *j = begin_job(r, 2);
+    const struct path_rec *path = &j->paths[0];
+    for (int i = 0; path->hope.best == NULL || path->hope.version < LIE; i = !i) {
+        assert_true(clock_now_ms() < until);
+        serve(r, i, one_lies);
+    }
+    const int told = r->workers[0].id == path->hope.worker ? 0 : 1;
+    const uint64_t again = path->hope.task;
+    edit_task(r, again)->not_before_ms = UINT64_MAX;
+    while (path->eval.round == LIE) {
+        assert_true(clock_now_ms() < until);
+        serve(r, told, one_lies);
+    }
+    assert_int_equal(path->hope.version, LIE);
+    edit_task(r, again)->not_before_ms = 0;
+    assert_int_equal(assign(r, &r->workers[!told], TASK_EVAL)->id, again);
+    say(r, &r->workers[!told], honest(!told, LIE));
+    assert_int_equal(path->best_round, LIE);
+    assert_true(path->hope.best != NULL && path->hope.version == LIE + 1);
+    while (path->best_round < LIE + 1) {
+        assert_true(clock_now_ms() < until);
+        serve(r, !told, honest);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +189,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_two_say_does, begin, end),
         cmocka_unit_test_setup_teardown(a_worker_alone_is_believed, begin, end),
         cmocka_unit_test_setup_teardown(a_version_in_question_is_kept, begin, end),
+        cmocka_unit_test_setup_teardown(a_false_loss_hides_no_newer_version, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
