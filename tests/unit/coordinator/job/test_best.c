@@ -182,6 +182,39 @@ static void a_false_loss_hides_no_newer_version(void **state)
     }
 }
 
+/* Who is elsewhere, and never gets it done, holds it up for some attempts. */
+static void a_worker_elsewhere_holds_nothing_up(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    const struct path_rec *path = &begin_job(r, 3)->paths[0];
+    struct fake *elsewhere = &r->workers[1];
+    struct result x;
+    (void)str_copy(edit_worker(r, elsewhere->id)->address, 64, "10.0.0.2:1");
+    while (path->hope.best == NULL) {
+        assert_true(clock_now_ms() < until);
+        serve(r, 0, honest);
+    }
+    const uint64_t again = path->hope.task;
+    for (int i = 0; i < TASK_FAILURES_MAX; i++) {
+        ask(r, &r->workers[2], 1);
+        const Skerry__V1__Task *t = got(r, &r->workers[2]);
+        assert_true(t == NULL || t->id != again);
+        if (t != NULL)
+            finish_train(r, &r->workers[2]);
+        assert_int_equal(assign(r, elsewhere, TASK_EVAL)->id, again);
+        begin_result(&x, elsewhere->task, NULL);
+        x.m.failed = x.m.retryable = true;
+        x.m.failure = SKERRY__V1__FAILURE__FAILURE_NETWORK;
+        x.m.reason = (char *)(uintptr_t) "no answer";
+        assert_true(report(r, elsewhere, &x));
+        edit_task(r, again)->failed = (struct failure_list){0}; /* as if time had passed */
+    }
+    assert_int_equal(assign(r, &r->workers[2], TASK_EVAL)->id, again);
+    say(r, &r->workers[2], honest(2, 1));
+    assert_true(path->best != NULL && path->best_round == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_worker_alone_is_believed, begin, end),
         cmocka_unit_test_setup_teardown(a_version_in_question_is_kept, begin, end),
         cmocka_unit_test_setup_teardown(a_false_loss_hides_no_newer_version, begin, end),
+        cmocka_unit_test_setup_teardown(a_worker_elsewhere_holds_nothing_up, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,6 +56,11 @@ static void test_witness(void **state)
     assert_true(member_elsewhere(r->co, origin, &t) && member_another(r->co, a->id, &t));
     assert_false(member_confirms(r->co, a->id, origin, &t));
     assert_true(member_confirms(r->co, b->id, worker_origin(b), &t));
+    struct task often = t;
+    often.attempt = TASK_FAILURES_MAX + 1;
+    assert_false(member_elsewhere(r->co, origin, &often)); /* who is there does not get it done */
+    often.kind = TASK_TRAIN;
+    assert_true(member_elsewhere(r->co, origin, &often));
     b->quarantined_until_ms = core_now(r->co) + 60000;
     assert_false(member_elsewhere(r->co, origin, &t) || member_another(r->co, a->id, &t));
     assert_false(member_confirms(r->co, a->id, origin, &t));
