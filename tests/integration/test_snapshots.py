@@ -59,7 +59,7 @@ def test_another_worker_goes_on(swarm, signo):
 
 def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
     swarm.worker("a")
-    job = submit(swarm, 0, steps=100)
+    job = submit(swarm, 0, steps=400)  # far more than between two heartbeats
     wait_until(lambda: (phase(swarm) or {}).get("steps_done", 0) > 10, 60, "some steps")
     swarm.kill("coordinatord", signal.SIGSTOP)  # so that nobody takes the result
     wait_until(lambda: glob.glob(os.path.join(swarm.folder, "work-a", "state-*", "replica-*.end")), 60, "the end of the phase")
@@ -67,8 +67,8 @@ def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
     swarm.kill("coordinatord", signal.SIGCONT)
     swarm.worker("a")
     swarm.wait_job(job, "done")
-    assert resumed_at(swarm, "a") == 100
-    assert samples_seen(swarm.job(job)) == 100 * 8, "each sample is counted once"
+    assert resumed_at(swarm, "a") == 400
+    assert samples_seen(swarm.job(job)) == 400 * 8, "each sample is counted once"
 
 
 def test_snapshots_outlive_the_coordinator(tmp_path):
