@@ -80,10 +80,13 @@ static int open_auto(int threads, struct device **ret_dev, struct err *err)
     const char *none;
     struct err why = {0};
     const int n = cards(&none);
-    if (n > 0 && open_card(0, ret_dev, &why) == 0)
-        return 0;
-    if (driver_files())
-        log_warn("device", "a card is there and not used: %s", n > 0 ? why.msg : none);
+    for (int i = 0; i < n; i++) {
+        if (open_card(i, ret_dev, &why) == 0)
+            return 0;
+        log_warn("device", "a card is there and not used: %s", why.msg);
+    }
+    if (n == 0 && driver_files())
+        log_warn("device", "a card is there and not used: %s", none);
     return cpu_device_open(false, threads, ret_dev, err);
 }
 
