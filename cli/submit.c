@@ -29,7 +29,7 @@ static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, u
 {
     struct settled settled;
     settle_fragments(cli, job, bytes_per_s, &settled);
-    if (settled.asked && !cli->json)
+    if (settled.asked && !cli->json && !cli_interrupted)
         (void)fprintf(stderr, "outer.fragments: auto: %s\n", settled.why);
     int rc = job_file_submit(cli, job, !cli->json, ret_id, err);
     if (rc < 0)

@@ -128,6 +128,7 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     }
     if (rc < 0)
         return rc;
+    cli->answered = true;
     rc = http_response_check(&response, err);
     if (response.status == 401) /* the server's message speaks of headers */
         rc = err_set(err, rc,
@@ -146,8 +147,18 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
 
 bool cli_may_come_back(int rc, uint64_t seen_ms)
 {
-    return rc != -ERR_AUTH && rc != -ERR_NOTFOUND && rc != -ERR_CANCELLED &&
-           clock_now_ms() - seen_ms <= GONE_MS;
+    switch (rc) {
+    case -ERR_AUTH:
+    case -ERR_NOTFOUND:
+    case -ERR_CANCELLED:
+    case -ERR_LIMIT:
+    case -EINVAL:
+    case -EBUSY:
+    case -ENOSPC:
+        return false;
+    default:
+        return clock_now_ms() - seen_ms <= GONE_MS;
+    }
 }
 
 void cli_say_away(struct cli_away *away, const char *why)

@@ -31,6 +31,7 @@ struct cli {
         *token; /* --server, as token_source.h has it; else $SKERRY_TOKEN, else the saved one */
     bool json;  /* --json: data for programs on stdout, nothing else there */
     struct http_client *http;
+    bool answered;        /* the coordinator has, to some call */
     enum token_role role; /* of the token, once connected */
 };
 
@@ -56,7 +57,7 @@ __attribute__((format(printf, 6, 7))) int cli_call(struct cli *cli, const char *
                                                    const json_t *body, json_t **ret,
                                                    struct err *err, const char *path, ...);
 /* After this error of a call: is a coordinator that was heard of last at seen_ms waited for?  One
- * that restarts is, or has much to do, for a minute. */
+ * that restarts is, or has much to do, for a minute; one that refuses is not. */
 bool cli_may_come_back(int rc, uint64_t seen_ms);
 /* Whoever asks again and again says once in a line that nobody answers, and that somebody does. */
 struct cli_away {

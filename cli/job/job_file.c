@@ -577,6 +577,8 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
         rc = folder_upload(cli, FOLDER_TRAINER, job->trainer_files, progress, body, err);
     if (rc == 0 && job->dataset)
         rc = upload_dataset(cli, job, progress, body, err);
+    if (cli_interrupted)
+        rc = err_set(err, -ERR_CANCELLED, "interrupted; nothing was submitted");
     if (rc < 0) {
         json_decref(body);
         return rc;

@@ -2,10 +2,30 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/moving.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/http/http_client.h"
 
 #define LARGE_BYTES (16u << 20) /* uploads from this size on show their progress */
+#define AGAIN_MS 200
+
+/* Asks where the file goes, which may be asked again: a coordinator that restarts is waited for,
+ * unless it was never heard of. */
+static int ask(struct cli *cli, const json_t *about, json_t **ret, struct err *err)
+{
+    struct cli_away away = {.seen_ms = clock_now_ms()};
+    for (;; cli_sleep_ms(AGAIN_MS)) {
+        if (cli_interrupted)
+            return err_set(err, -ERR_CANCELLED, "interrupted");
+        const int rc = cli_call(cli, "POST", about, ret, err, "/v1/uploads");
+        if (rc == 0)
+            cli_say_back(&away);
+        if (rc == 0 || !cli->answered || !cli_may_come_back(rc, away.seen_ms))
+            return rc;
+        moving_clear();
+        cli_say_away(&away, err->msg);
+    }
+}
 
 static int send(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
                 const char *what, struct moving *show, uint64_t *ret_sent, struct err *err)
@@ -14,9 +34,9 @@ static int send(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYT
     json_t *answer;
 
     hash_hex(sha256, HASH_BYTES, hex);
-    json_t *ask = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size);
-    int rc = cli_call(cli, "POST", ask, &answer, err, "/v1/uploads");
-    json_decref(ask);
+    json_t *about = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size);
+    int rc = ask(cli, about, &answer, err);
+    json_decref(about);
     if (rc < 0)
         return err_wrap(err, "asking to upload %s", what);
     uint64_t sent = 0;

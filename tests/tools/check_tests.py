@@ -34,7 +34,6 @@ ELSEWHERE = {
     "libskerry/skerry.c": "tests/trainers",
     "cli/cost.c": "test_cost.py",
     "cli/submit.c": "test_run.py, test_bad_input.py",
-    "cli/job/upload.c": "test_ingest.py",
     "cli/show/metrics.c": "test_run.py",
     "coordinator/main.c": "daemons, in tests/integration",
     "worker/main.c": "daemons, in tests/integration",

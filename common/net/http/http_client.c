@@ -11,6 +11,8 @@
 #define CONNECT_MS 10000L
 #define IDLE_S 60L
 #define PULSE_MS 200
+#define GONE_MS 60000u /* a server that restarts is back by then */
+#define AGAIN_MS 4000u
 
 struct http_client {
     CURL *easy;
@@ -23,6 +25,7 @@ struct http_client {
     unsigned slow_ms;
     uint64_t begun_ms;  /* start of the call */
     bool command, told; /* command: not a GET; told: tell_slow was called */
+    bool after;         /* the call was begun after *flag was set */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -68,6 +71,17 @@ void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *
     c->slow_ms = ms;
 }
 
+/* A command may have been done once a byte of it was sent; one that is begun after the interruption
+ * is part of what is done about it. */
+static bool may_abort(const struct http_client *c)
+{
+    curl_off_t sent_us = 0;
+    if (!c->command)
+        return true;
+    return !c->after && !curl_easy_getinfo(c->easy, CURLINFO_PRETRANSFER_TIME_T, &sent_us) &&
+           sent_us == 0;
+}
+
 static int on_pulse(void *arg, curl_off_t down, curl_off_t of_down, curl_off_t up, curl_off_t of_up)
 {
     struct http_client *c = arg;
@@ -75,11 +89,11 @@ static int on_pulse(void *arg, curl_off_t down, curl_off_t of_down, curl_off_t u
         c->told = true;
         c->tell_slow(c->slow_arg, c->command);
     }
-    return !c->command && c->flag && *c->flag;
+    return c->flag && *c->flag && may_abort(c);
 }
 
 /* Sets up a request; only the connection is kept from the one before. */
-static void prepare(struct http_client *c, const char *url, unsigned idle_s)
+static void prepare(struct http_client *c, const char *url, unsigned idle_s, bool command)
 {
     curl_easy_reset(c->easy);
     c->error[0] = '\0';
@@ -92,14 +106,28 @@ static void prepare(struct http_client *c, const char *url, unsigned idle_s)
         curl_easy_setopt(c->easy, CURLOPT_LOW_SPEED_TIME, (long)idle_s);
     }
     http_curl_tls(c->easy, url, c->has_pin ? c->pin : NULL);
+    curl_easy_setopt(c->easy, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c->easy, CURLOPT_XFERINFOFUNCTION, on_pulse);
+    curl_easy_setopt(c->easy, CURLOPT_XFERINFODATA, c);
+    c->command = command;
+    c->after = c->flag && *c->flag;
+    c->told = false;
+    c->begun_ms = clock_now_ms();
+}
+
+static int perform(struct http_client *c, const char *url, struct err *err)
+{
+    const CURLcode cc = curl_easy_perform(c->easy);
+    if (cc == CURLE_ABORTED_BY_CALLBACK)
+        return err_set(err, -ERR_CANCELLED, "interrupted");
+    return cc == CURLE_OK ? 0 : http_curl_error(cc, c->error, url, err);
 }
 
 int http_client_connect(struct http_client *c, struct err *err)
 {
-    prepare(c, c->base, 0);
+    prepare(c, c->base, 0, false);
     curl_easy_setopt(c->easy, CURLOPT_CONNECT_ONLY, 1L);
-    CURLcode cc = curl_easy_perform(c->easy);
-    return cc == CURLE_OK ? 0 : http_curl_error(cc, c->error, c->base, err);
+    return perform(c, c->base, err);
 }
 
 static size_t collect(char *data, size_t one, size_t len, void *arg)
@@ -114,7 +142,7 @@ int http_call(struct http_client *c, const char *method, const char *path, const
     char *url = str_printf("%s%s", c->base, path);
     struct curl_slist *headers = http_curl_headers(NULL, c->bearer);
     buf_init(&answer, ANSWER_MAX);
-    prepare(c, url, IDLE_S);
+    prepare(c, url, IDLE_S, strcmp(method, "GET") != 0);
     if (body) {
         headers = curl_slist_append(headers, "Content-Type: application/json");
         curl_easy_setopt(c->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)len);
@@ -126,20 +154,9 @@ int http_call(struct http_client *c, const char *method, const char *path, const
     curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, collect);
     curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &answer);
-    curl_easy_setopt(c->easy, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c->easy, CURLOPT_XFERINFOFUNCTION, on_pulse);
-    curl_easy_setopt(c->easy, CURLOPT_XFERINFODATA, c);
-    c->command = strcmp(method, "GET") != 0;
-    c->told = false;
-    c->begun_ms = clock_now_ms();
-    CURLcode cc = curl_easy_perform(c->easy);
+    const int rc = perform(c, url, err);
     curl_slist_free_all(headers);
-    int rc = 0;
-    if (cc == CURLE_ABORTED_BY_CALLBACK) {
-        rc = err_set(err, -ERR_CANCELLED, "interrupted");
-        buf_release(&answer);
-    } else if (cc != CURLE_OK) {
-        rc = http_curl_error(cc, c->error, url, err);
+    if (rc < 0) {
         buf_release(&answer);
     } else {
         curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &ret->status);
@@ -201,7 +218,8 @@ static int run_file(struct http_client *c, const char *path, const char *file, b
         return rc;
     char *url = str_printf("%s%s", c->base, path);
     const uint8_t *pin = c->has_pin ? c->pin : NULL;
-    rc = xfer_new(w->loop, NULL, &x, w->err);
+    const struct xfer_options patient = {.patience_ms = GONE_MS, .backoff_max_ms = AGAIN_MS};
+    rc = xfer_new(w->loop, &patient, &x, w->err);
     if (rc == 0 && put) {
         struct xfer_put p = {.url = url,
                              .pin = pin,

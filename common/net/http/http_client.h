@@ -17,8 +17,9 @@ struct http_response {
 int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
                     struct http_client **ret, struct err *err);
 void http_client_free(struct http_client *c); /* accepts NULL */
-/* Once *flag is set (by a signal handler), GETs and file transfers end with -ERR_CANCELLED within a
- * second; a command does not, since its answer must be known. */
+/* Once *flag is set (by a signal handler), connecting, GETs and file transfers end with
+ * -ERR_CANCELLED within a second.  A command that is on its way does not, since its answer must be
+ * known, nor one that is begun after that. */
 void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
 /* tell is called during a call that has waited ms and got no byte of an answer, once per call;
  * command: it is no GET. */
@@ -33,9 +34,9 @@ int http_call(struct http_client *c, const char *method, const char *path, const
 void http_response_release(struct http_response *r);
 /* Status below 300: 0.  Else a negative code and the server's own sentence. */
 int http_response_check(const struct http_response *r, struct err *err);
-/* Download or upload a whole file.  put: path has a ticket; retries and resumes.  sha256 may be
- * NULL. A downloaded file is readable as the umask allows; an incomplete download leaves no file.
- */
+/* Download or upload a whole file.  put: path has a ticket.  Both resume, and retry for a minute
+ * without a byte, as a server that restarts needs.  sha256 may be NULL.  A downloaded file is
+ * readable as the umask allows; an incomplete download leaves no file. */
 int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
                   xfer_progress_fn progress, void *arg, struct err *err);
 int http_put_file(struct http_client *c, const char *path, const char *file,

@@ -240,10 +240,14 @@ static void retry_later(struct transfer *t, const struct err *err)
     struct xfer *x = t->owner;
     end_attempt(t);
     uint64_t reached = t->kind == TRANSFER_GET ? t->offset : t->sent_from;
+    const uint64_t now = loop_now_ms(x->loop);
     t->tries = reached > t->best ? 1 : t->told_to_wait ? t->tries : t->tries + 1;
-    if (reached > t->best)
+    if (reached > t->best) {
         t->best = reached;
-    if (t->kind == TRANSFER_CALL || (t->tries >= x->o.max_tries && !t->told_to_wait)) {
+        t->best_ms = now;
+    }
+    const bool spent = t->tries >= x->o.max_tries && now - t->best_ms >= x->o.patience_ms;
+    if (t->kind == TRANSFER_CALL || (spent && !t->told_to_wait)) {
         finish(t, err->code, err->msg);
         return;
     }
@@ -576,6 +580,7 @@ static int enqueue(struct xfer *x, struct transfer *t, const char *url, uint64_t
     t->shared = &x->link;
     t->url = str_dup(url);
     t->id = ++x->next_id;
+    t->best_ms = loop_now_ms(x->loop);
     list_push(&x->waiting, &t->link);
     x->waiting_count++;
     if (ret_id)

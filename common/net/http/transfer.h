@@ -46,6 +46,7 @@ struct xfer_options {
     uint64_t min_bytes_per_s;                /* floor [1024] */
     uint32_t floor_s;                        /* window of the floor [20 s] */
     unsigned max_tries;                      /* attempts without a byte of progress [6] */
+    uint32_t patience_ms;                    /* and they go on for at least as long [0] */
     uint32_t backoff_min_ms, backoff_max_ms; /* [250, 15000] */
     const char *user_agent;                  /* kept ["skerry"] */
     /* Files' bytes per second of all transfers together [no limit]. */

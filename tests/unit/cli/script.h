@@ -14,7 +14,8 @@
 #include "cli/base/cli.h"
 #include "common/net/token.h"
 
-/* What the coordinator says, one answer for each call; the last one is NULL. */
+/* What the coordinator says, one answer for each call: JSON, where an error is a 404, or "503"; the
+ * last one is NULL. */
 struct script {
     int listener;
     const char *const *answers;
@@ -48,11 +49,13 @@ static inline void answer(struct script *s, const char *job)
         (void)snprintf(s->last, sizeof s->last, "%.*s", (int)strcspn(request, "\r"), request);
     if (!s->asked[0])
         (void)snprintf(s->asked, sizeof s->asked, "%s", s->last);
-    bool error = !strncmp(job, "{\"error\"", 8);
+    const char *status = !strncmp(job, "{\"error\"", 8) ? "404 Not Found"
+                         : !strcmp(job, "503")          ? "503 Service Unavailable"
+                                                        : "200 OK";
     int n = snprintf(text, sizeof text,
                      "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                      "Connection: close\r\n\r\n%s",
-                     error ? "404 Not Found" : "200 OK", strlen(job), job);
+                     status, strlen(job), job);
     (void)send(fd, text, (size_t)n, MSG_NOSIGNAL); /* the test tells when it is not there */
     close(fd);
 }

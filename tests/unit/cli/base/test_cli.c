@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "cli/base/cli.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
 
@@ -106,6 +107,22 @@ static void states_of_a_job(void **state)
     }
     for (size_t i = 0; i < sizeof going / sizeof *going; i++)
         assert_false(cli_job_ended(going[i]));
+}
+
+/* Silence and troubles of its own may end; a refusal stays one. */
+static void who_is_away_for_long_is_given_up(void **state)
+{
+    static const int away[] = {-ECONNREFUSED, -ECONNRESET, -EHOSTUNREACH, -ETIMEDOUT,
+                               -EAGAIN,       -ERR_REMOTE, -ERR_FORMAT};
+    static const int refused[] = {-ERR_AUTH, -ERR_NOTFOUND, -ERR_CANCELLED, -ERR_LIMIT,
+                                  -EINVAL,   -EBUSY,        -ENOSPC};
+    const uint64_t now = clock_now_ms();
+    for (size_t i = 0; i < sizeof away / sizeof *away; i++) {
+        assert_true(cli_may_come_back(away[i], now));
+        assert_false(cli_may_come_back(away[i], now - 3600000));
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        assert_false(cli_may_come_back(refused[i], now));
 }
 
 /* ---- tokens ---- */
@@ -288,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failure_has_a_status),
         cmocka_unit_test(states_of_a_job),
+        cmocka_unit_test(who_is_away_for_long_is_given_up),
         cmocka_unit_test(the_token_lies_in_the_configuration),
         cmocka_unit_test(a_token_is_a_word_or_a_file),
         cmocka_unit_test(only_a_users_token_connects),

@@ -16,6 +16,7 @@
 #include "cli/job/job_file.h"
 #include "common/base/file.h"
 #include "common/data/tokenizer.h"
+#include "tests/unit/cli/script.h"
 
 #define TEXT_MODEL "model: {type: llama, dim: 32, depth: 1, heads: 2, context: 16}\n"
 
@@ -137,6 +138,31 @@ static void an_interrupted_reading_is_no_fault_of_the_data(void **state)
     job_file_close(&job);
 }
 
+/* Also where there are no data to cut, and all files are at the coordinator. */
+static void an_interrupted_submission_starts_nothing(void **state)
+{
+    static const char *const answers[] = {"{\"id\": 1}", NULL};
+    struct script s;
+    struct cli cli = {0};
+    struct job_file job;
+    struct err err;
+    uint64_t id = 0;
+    assert_int_equal(open_job("name: a\ndata: {kind: none}\nmodel: {type: external}\n"
+                              "trainer: {command: x}\ntrain: {batch: 1}\n"
+                              "outer: {rounds: 1, steps: 1}\n",
+                              &job, &err),
+                     0);
+    connect_to(&s, &cli, answers);
+    cli_interrupted = SIGINT;
+    int rc = job_file_submit(&cli, &job, false, &id, &err);
+    cli_interrupted = 0;
+    disconnect(&s, &cli);
+    assert_int_equal(rc, -ERR_CANCELLED);
+    assert_string_equal(err.msg, "interrupted; nothing was submitted");
+    assert_string_equal(s.asked, "");
+    job_file_close(&job);
+}
+
 static void what_a_job_names_must_be_there_and_fit(void **state)
 {
 #define REST "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\nouter: {rounds: 1, steps: 1}\n"
@@ -200,6 +226,7 @@ int main(void)
         cmocka_unit_test(a_text_beside_the_job_file_is_read),
         cmocka_unit_test(too_little_text_for_a_batch_is_refused),
         cmocka_unit_test(an_interrupted_reading_is_no_fault_of_the_data),
+        cmocka_unit_test(an_interrupted_submission_starts_nothing),
         cmocka_unit_test(what_a_job_names_must_be_there_and_fit),
         cmocka_unit_test(a_text_begins_with_what_the_tokenizer_has),
     };

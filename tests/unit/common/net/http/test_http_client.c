@@ -183,6 +183,72 @@ static void test_slow_answer(void **state)
     stop_apart(w, c);
 }
 
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(void *arg, bool command)
+{
+    interrupted = SIGINT;
+}
+
+static void interrupt_and_answer(void *arg, bool command)
+{
+    interrupted = SIGINT;
+    on_slow(arg, command);
+}
+
+/* What waits for a connection ends, also a command: nothing of it was sent. */
+static void test_interrupted_connecting(void **state)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fill[4]; /* a full queue takes no connection, and says nothing, as a firewall does */
+    socklen_t len = sizeof at;
+    char url[64];
+    struct http_client *c;
+    struct http_response r = {0};
+    struct err err = {0};
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    for (size_t i = 0; i < 4; i++) {
+        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(fill[i], (struct sockaddr *)&at, sizeof at); /* some are not answered */
+    }
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%u", ntohs(at.sin_port));
+    assert_int_equal(http_client_new(url, NULL, NULL, &c, &err), 0);
+    http_client_heed(c, &interrupted);
+    http_client_on_slow(c, 1, interrupt, NULL);
+    static const char *const methods[] = {"GET", "POST"};
+    for (size_t i = 0; i < 2; i++) {
+        interrupted = 0;
+        int rc = http_call(c, methods[i], "/", NULL, 0, &r, &err);
+        expect_failure(rc, &err, -ERR_CANCELLED, "interrupted");
+    }
+    interrupted = 0;
+    int rc = http_client_connect(c, &err);
+    expect_failure(rc, &err, -ERR_CANCELLED, "interrupted");
+    interrupted = 0;
+    http_client_free(c);
+    for (size_t i = 0; i < 4; i++)
+        close(fill[i]);
+    close(listener);
+}
+
+/* Of a command that is on its way the answer is known, and of one that is begun after the signal.
+ */
+static void test_interrupted_command(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(false, &c);
+    http_client_heed(c, &interrupted);
+    http_client_on_slow(c, 300, interrupt_and_answer, w); /* by then it is sent */
+    expect_call(c, "POST", "/t/late", NULL, 200, "half");
+    assert_int_equal(interrupted, SIGINT);
+    expect_call(c, "POST", "/v1/jobs", "{\"a\":1}", 201, "{\"a\":1}");
+    interrupted = 0;
+    stop_apart(w, c);
+}
+
 static void test_answer_limit(void **state)
 {
     struct http_client *c;
@@ -443,6 +509,8 @@ int main(void)
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_file_progress),
         cmocka_unit_test(test_slow_answer),
+        cmocka_unit_test(test_interrupted_connecting),
+        cmocka_unit_test(test_interrupted_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -287,6 +287,25 @@ static void test_scripted(void **state)
     stop(w);
 }
 
+/* There are more tries while the time is not over. */
+static void test_patience(void **state)
+{
+    struct world *w = start(true);
+    const struct xfer_options o = {
+        .max_tries = TRIES, .patience_ms = 500, .backoff_min_ms = 1, .backoff_max_ms = 10};
+    static const char *const busy[] = {
+        "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"};
+    struct script s = {.texts = busy, .count = 1};
+    script_start(&s, w);
+    xfer_free(w->xfer);
+    assert_int_equal(xfer_new(w->t.loop, &o, &w->xfer, NULL), 0);
+    script_get(w, &s, 0, 0);
+    assert_int_equal(w->code, -EAGAIN);
+    assert_true(xfer_counters(w->xfer).retries > TRIES);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    stop(w);
+}
+
 /* Told that the server is back, nobody waits for the end of a long pause. */
 static void test_hurry(void **state)
 {
@@ -626,6 +645,7 @@ int main(void)
         cmocka_unit_test(test_put_progress),
         cmocka_unit_test(test_public_only),
         cmocka_unit_test(test_hurry),
+        cmocka_unit_test(test_patience),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
