@@ -153,12 +153,18 @@ static void try_to_reach(struct doctor_port *p, const struct token *token, bool 
     at.http_port = p->number;
     at.http_plain = plain;
     token_http_url(&at, url);
-    if (http_client_new(url, token->pin, NULL, &http, &err) < 0 ||
-        http_client_connect(http, &err) < 0) {
+    moving_now("connecting to %s", url);
+    int rc = http_client_new(url, token->pin, NULL, &http, &err);
+    if (rc == 0) {
+        http_client_heed(http, &cli_interrupted);
+        rc = http_client_connect(http, &err);
+    }
+    if (rc < 0) {
         str_copy(p->wrong, sizeof p->wrong, err.msg);
         p->code = err.code;
     }
     http_client_free(http);
+    moving_clear();
 }
 
 /* Milliseconds since 1970 of "2026-11-21T12:53:15.042Z"; 0: it is none. */

@@ -16,6 +16,7 @@
 #include "common/base/file.h"
 #include "tests/unit/cli/beside.h"
 #include "tests/unit/cli/ran.h"
+#include "tests/unit/deaf.h"
 
 #define MEASURED                                                                                   \
     "{\"device\":\"cpu: CPU, 2 threads, AVX2\",\"parameters\":1e6,\"batch\":4,\"step_s\":0.5,"     \
@@ -268,6 +269,31 @@ static void roles_and_refusals(void **state)
     json_decref(said);
 }
 
+/* Nor is a firewall that drops what comes waited for. */
+static void interrupted_connecting(void **state)
+{
+    struct deaf deaf;
+    struct cli cli = {0};
+    char text[TOKEN_STRING_MAX];
+    struct err err = {0};
+    int status;
+    deaf_listen(&deaf);
+    const struct token t = {.host = "127.0.0.1",
+                            .rpc_port = deaf.port,
+                            .http_port = deaf.port,
+                            .role = TOKEN_ROLE_OPERATOR};
+    assert_int_equal(token_format(&t, text, &err), 0);
+    cli.token = text;
+    cli_interrupted = SIGINT;
+    const uint64_t begun = clock_now_ms();
+    assert_null(doctor(&cli, &status));
+    assert_true(clock_now_ms() - begun < 10000); /* one connection would take as long */
+    cli_interrupted = 0;
+    assert_int_equal(status, -ERR_CANCELLED);
+    cli_close(&cli);
+    deaf_close(&deaf);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make, unmake)
 
 int main(int argc, char **argv)
@@ -280,6 +306,7 @@ int main(int argc, char **argv)
         TEST(interrupted),
         TEST(a_coordinator_and_its_clock),
         TEST(roles_and_refusals),
+        TEST(interrupted_connecting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "common/net/http/http_client.h"
 #include "common/net/http/http_impl.h"
 #include "tests/unit/common/net/http/http_test.h"
+#include "tests/unit/deaf.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -199,22 +200,13 @@ static void interrupt_and_answer(void *arg, bool command)
 /* What waits for a connection ends, also a command: nothing of it was sent. */
 static void test_interrupted_connecting(void **state)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int fill[4]; /* a full queue takes no connection, and says nothing, as a firewall does */
-    socklen_t len = sizeof at;
+    struct deaf deaf;
     char url[64];
     struct http_client *c;
     struct http_response r = {0};
     struct err err = {0};
-    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listener, 0), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
-    for (size_t i = 0; i < 4; i++) {
-        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        (void)connect(fill[i], (struct sockaddr *)&at, sizeof at); /* some are not answered */
-    }
-    (void)snprintf(url, sizeof url, "http://127.0.0.1:%u", ntohs(at.sin_port));
+    deaf_listen(&deaf);
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%u", deaf.port);
     assert_int_equal(http_client_new(url, NULL, NULL, &c, &err), 0);
     http_client_heed(c, &interrupted);
     http_client_on_slow(c, 1, interrupt, NULL);
@@ -229,9 +221,7 @@ static void test_interrupted_connecting(void **state)
     expect_failure(rc, &err, -ERR_CANCELLED, "interrupted");
     interrupted = 0;
     http_client_free(c);
-    for (size_t i = 0; i < 4; i++)
-        close(fill[i]);
-    close(listener);
+    deaf_close(&deaf);
 }
 
 /* Of a command that is on its way the answer is known, and of one that is begun after the signal.
