@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "common/base/file.h"
 #include "common/st/st.h"
 #include "common/data/tokenizer.h"
@@ -650,7 +651,8 @@ static const struct folder_family *family_of(const struct job_spec *spec)
 /* Checks that all weights are finite, so that bad ones are not refused only by the first worker. */
 static int check_values(const char *path, const struct st *st, struct err *err)
 {
-    uint64_t most = 1;
+    struct moving show = moving_begin("reading the warm start");
+    uint64_t most = 1, done = 0;
     for (size_t i = 0; i < st->n_tensors; i++)
         most = st->tensors[i].count > most ? st->tensors[i].count : most;
     float *values = mem_try_array(most, sizeof *values);
@@ -658,8 +660,13 @@ static int check_values(const char *path, const struct st *st, struct err *err)
     int rc = !values  ? err_set(err, -ENOMEM, "no memory to read %s", path)
              : fd < 0 ? err_errno(err, "opening %s", path)
                       : 0;
-    for (size_t i = 0; i < st->n_tensors && rc == 0; i++)
-        rc = st_read_f32(fd, path, &st->tensors[i], values, err);
+    for (size_t i = 0; i < st->n_tensors && rc == 0; i++) {
+        moving_show(&show, done, st->file_bytes);
+        rc = cli_interrupted ? err_set(err, -ERR_CANCELLED, "interrupted")
+                             : st_read_f32(fd, path, &st->tensors[i], values, err);
+        done += st->tensors[i].bytes;
+    }
+    moving_clear();
     if (fd >= 0)
         (void)close(fd); /* read only: nothing to lose */
     mem_free(values);

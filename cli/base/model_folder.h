@@ -21,7 +21,8 @@ struct model_folder_facts {
 };
 
 /* -ERR_CONFIG with one sentence on the first thing that does not fit: a key of
- * config.json, the vocabulary, a tensor's name, shape or type. */
+ * config.json, the vocabulary, a tensor's name, shape or type; also after Ctrl-C.  Says on stderr
+ * how far it is, if that takes long. */
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err);
 

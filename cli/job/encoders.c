@@ -1,6 +1,7 @@
 #include "cli/job/encoders.h"
 
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "cli/job/upload.h"
 #include "common/base/file.h"
 #include "common/component/component.h"
@@ -18,13 +19,21 @@ enum part { PART_VAE, PART_TEXT, PART_TOKENIZER };
  * first worker. */
 static int check_values(const struct component *c, struct err *err)
 {
-    uint64_t most = 1;
-    for (size_t i = 0; i < c->n_tensors; i++)
+    struct moving show = moving_begin("reading the frozen networks");
+    uint64_t most = 1, done = 0, total = 0;
+    for (size_t i = 0; i < c->n_tensors; i++) {
         most = c->tensors[i].count > most ? c->tensors[i].count : most;
+        total += c->tensors[i].at.bytes;
+    }
     float *values = mem_try_array(most, sizeof *values);
     int rc = values ? 0 : err_set(err, -ENOMEM, "no memory to read the weights in %s", c->folder);
-    for (size_t i = 0; i < c->n_tensors && rc == 0; i++)
-        rc = component_read(c, &c->tensors[i], values, err);
+    for (size_t i = 0; i < c->n_tensors && rc == 0; i++) {
+        moving_show(&show, done, total);
+        rc = cli_interrupted ? err_set(err, -ERR_CANCELLED, "interrupted")
+                             : component_read(c, &c->tensors[i], values, err);
+        done += c->tensors[i].at.bytes;
+    }
+    moving_clear();
     mem_free(values);
     return rc;
 }

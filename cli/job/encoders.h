@@ -21,7 +21,8 @@ struct encoders {
 };
 
 /* Opens what spec->encoders names, in folders as `find` makes of them (mem_free), and checks that
- * it fits the job.  -ERR_CONFIG. */
+ * it fits the job; says on stderr how far it is, if that takes long.  -ERR_CONFIG; -ERR_CANCELLED:
+ * Ctrl-C. */
 int encoders_open(const struct job_spec *spec, char *(*find)(void *arg, const char *given),
                   void *arg, struct encoders *ret, struct err *err);
 /* Says on stderr which of sample.prompts are longer than the text encoder reads. */

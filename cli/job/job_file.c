@@ -88,9 +88,17 @@ static int check_images(const char *job_path, const struct job_file *job, struct
 }
 
 /* Tars are read whole when they are opened. */
-static int unless_interrupted(void *ctx, uint64_t done, uint64_t total)
+static int show_look(void *ctx, uint64_t done, uint64_t total)
 {
-    return cli_interrupted ? -ERR_CANCELLED : 0;
+    struct moving *show = ctx;
+    char line[64];
+    if (cli_interrupted)
+        return -ERR_CANCELLED;
+    if (!moving_due(show))
+        return 0;
+    (void)snprintf(line, sizeof line, "%s: %llu samples", show->what, (unsigned long long)done);
+    moving_say(line);
+    return 0;
 }
 
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
@@ -105,6 +113,7 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
         return 0;
     job->data_path = find_path(job_path, s->data.path);
     char *holdout = s->data.holdout_path ? find_path(job_path, s->data.holdout_path) : NULL;
+    struct moving show = moving_begin("looking through the data");
     struct dataset_options opt = {
         .path = job->data_path,
         .column = s->partition.column,
@@ -114,9 +123,11 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
         .text_field = s->data.text_field,
         .tokenizer = s->data.tokenizer ? job->tokenizer : NULL,
         .context = (uint32_t)s->model.context,
-        .on_progress = unless_interrupted,
+        .on_progress = show_look,
+        .ctx = &show,
     };
     int rc = dataset_open(&opt, &job->dataset, err);
+    moving_clear();
     if (rc < 0)
         rc = err_wrap(err, "%s: %s", job_path, holdout ? "data" : "data.path");
     mem_free(holdout);
@@ -249,6 +260,8 @@ int job_file_take(const char *path, struct buf *text, struct job_file *ret, stru
     if (err->code == -ENOENT)
         say_shell(&job.spec, err);
     job_file_close(&job);
+    if (cli_interrupted)
+        return err_set(err, -ERR_CANCELLED, "interrupted");
     err->code = -ERR_CONFIG;
     return -ERR_CONFIG;
 }

@@ -30,7 +30,8 @@ struct job_file {
 };
 
 /* Reads `path`, composes its recipe and opens what it names.  Relative paths are relative to the
- * job file, then to the current directory.  Errors are -ERR_CONFIG. */
+ * job file, then to the current directory.  Says on stderr how far it is, if that takes long.
+ * Errors are -ERR_CONFIG; -ERR_CANCELLED: Ctrl-C. */
 int job_file_open(const char *path, struct job_file *ret, struct err *err);
 /* The same of a text that is not in the file yet; takes its bytes, also on failure. */
 int job_file_take(const char *path, struct buf *text, struct job_file *ret, struct err *err);

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "cli/base/cli.h"
 #include "cli/show/artifacts.h"
 #include "cli/base/model_folder.h"
 #include "common/base/err.h"
@@ -451,6 +452,18 @@ static void variants_are_refused(void **state)
     with_key(f, "hidden_size", json_null(), "has no hidden_size");
 }
 
+/* Gigabytes of weights are read. */
+static void an_interrupted_check_ends(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    cli_interrupted = SIGINT;
+    const int rc = check(f->llama, sound_llama, 0, &err);
+    cli_interrupted = 0;
+    assert_true(rc < 0);
+    assert_string_equal(err.msg, "model.warm_start: interrupted");
+}
+
 static void byte_tokens_are_ours(void **state)
 {
     struct fixture *f = *state;
@@ -486,6 +499,7 @@ int main(void)
         cmocka_unit_test(other_sizes_are_named),
         cmocka_unit_test(other_tensors_are_named),
         cmocka_unit_test(variants_are_refused),
+        cmocka_unit_test(an_interrupted_check_ends),
         cmocka_unit_test(byte_tokens_are_ours),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,6 +2,7 @@
  * whole patches of the model and of its router. */
 #include "cli/job/encoders.h"
 
+#include "cli/base/cli.h"
 #include "tests/unit/components.h"
 
 /* Halves the sides of pictures. */
@@ -95,8 +96,20 @@ static void test_input(void **state)
     encoders_close(&e);
 }
 
+/* Gigabytes of weights are read. */
+static void test_interrupted(void **state)
+{
+    struct encoders e;
+    struct err err = {0};
+    cli_interrupted = SIGINT;
+    const int rc = open_for("image_size: 20", "patch: 2", "", &e, &err);
+    cli_interrupted = 0;
+    assert_int_equal(rc, -ERR_CANCELLED);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_input)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_input),
+                                       cmocka_unit_test(test_interrupted)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -15,6 +15,7 @@
 #include "cli/base/cli.h"
 #include "cli/job/job_file.h"
 #include "common/base/file.h"
+#include "common/data/tar.h"
 #include "common/data/tokenizer.h"
 #include "tests/unit/cli/script.h"
 
@@ -138,6 +139,29 @@ static void an_interrupted_reading_is_no_fault_of_the_data(void **state)
     job_file_close(&job);
 }
 
+/* Tars are read whole when they are opened. */
+static void an_interrupted_look_is_no_fault_of_the_data(void **state)
+{
+    struct tar_writer *tar;
+    struct job_file job;
+    struct err err = {0};
+    char *path = file_join(dir, "t.tar");
+    assert_int_equal(tar_writer_open(path, &tar, &err), 0);
+    assert_int_equal(tar_writer_add(tar, "a.png", "a", 1, &err), 0);
+    assert_int_equal(tar_writer_add(tar, "a.cls", "0", 1, &err), 0);
+    assert_int_equal(tar_writer_commit(tar, NULL, NULL, &err), 0);
+    tar_writer_free(tar);
+    mem_free(path);
+    cli_interrupted = SIGINT;
+    int rc = open_job("name: a\ndata: {path: t.tar, image_size: 16}\n"
+                      "model: {dim: 32, depth: 1, heads: 2}\ntrain: {batch: 1}\n"
+                      "outer: {rounds: 1, steps: 1}\n",
+                      &job, &err);
+    cli_interrupted = 0;
+    assert_int_equal(rc, -ERR_CANCELLED);
+    assert_string_equal(err.msg, "interrupted");
+}
+
 /* Also where there are no data to cut, and all files are at the coordinator. */
 static void an_interrupted_submission_starts_nothing(void **state)
 {
@@ -226,6 +250,7 @@ int main(void)
         cmocka_unit_test(a_text_beside_the_job_file_is_read),
         cmocka_unit_test(too_little_text_for_a_batch_is_refused),
         cmocka_unit_test(an_interrupted_reading_is_no_fault_of_the_data),
+        cmocka_unit_test(an_interrupted_look_is_no_fault_of_the_data),
         cmocka_unit_test(an_interrupted_submission_starts_nothing),
         cmocka_unit_test(what_a_job_names_must_be_there_and_fit),
         cmocka_unit_test(a_text_begins_with_what_the_tokenizer_has),
