@@ -226,29 +226,54 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     return rc;
 }
 
-/* Measures a step of a model of this size, as the file at `path` would have it. */
-static int measure(struct new_job *job, const char *path, struct measured *at, struct err *err)
+/* Opens the job as the file at `path` would have it, and looks at its data; *ret is to be closed,
+ * also on failure. */
+static int open_file(struct new_job *job, const char *path, struct job_file *ret, struct err *err)
 {
-    struct job_file file;
-    struct composition c;
     struct buf text;
+    *ret = (struct job_file){0};
     int rc = write_text(job, &text, err);
     if (rc < 0) {
         buf_release(&text);
         return rc;
     }
-    if ((rc = job_file_take(path, &text, &file, err)) < 0)
-        return rc;
-    if (job->samples == 0)
-        rc = look_at_data(&file, job, err);
+    rc = job_file_take(path, &text, ret, err);
+    return rc < 0 ? rc : look_at_data(ret, job, err);
+}
+
+/* Gives the open file the job's present text; what the file names is the same, and stays open. */
+static int rewrite(struct job_file *file, const struct new_job *job, const char *path,
+                   struct err *err)
+{
+    struct job_spec spec;
+    struct buf text;
+    int rc = write_text(job, &text, err);
     if (rc == 0)
-        rc = recipe_compose(&file.spec, &c, err);
-    if (rc == 0) {
-        rc = predict_measure(&file, &c, job->vocab, job->here ? job->workers : 1,
-                             job->here ? cli_threads_each(job->workers) : 0, at, err);
-        composition_release(&c);
+        rc = job_parse(buf_str(&text), text.len, path, &spec, err);
+    if (rc < 0) {
+        buf_release(&text);
+        return rc;
     }
-    job_file_close(&file);
+    job_release(&file->spec);
+    buf_release(&file->text);
+    file->spec = spec;
+    file->text = text;
+    return 0;
+}
+
+/* Measures a step of a model of this size. */
+static int measure(const struct new_job *job, const char *path, struct job_file *file,
+                   struct measured *at, struct err *err)
+{
+    struct composition c;
+    int rc = rewrite(file, job, path, err);
+    if (rc == 0)
+        rc = recipe_compose(&file->spec, &c, err);
+    if (rc < 0)
+        return rc;
+    rc = predict_measure(file, &c, job->vocab, job->here ? job->workers : 1,
+                         job->here ? cli_threads_each(job->workers) : 0, at, err);
+    composition_release(&c);
     return rc;
 }
 
@@ -256,12 +281,13 @@ static int measure(struct new_job *job, const char *path, struct measured *at, s
 static int choose(struct new_job *job, const char *path, struct err *err)
 {
     struct new_job best = *job;
-    struct measured at;
+    struct job_file file;
+    struct measured at = {0};
     static char device[sizeof at.device];
     double step_s = 0;
-    int rc = measure(job, path, &at, err); /* batches of one, until the amount of data is known */
+    int rc = open_file(job, path, &file, err);
     for (job->size = 0; rc == 0 && job->size < new_job_sizes(); job->size++) {
-        rc = measure(job, path, &at, err);
+        rc = measure(job, path, &file, &at, err);
         const double s = at.networks[0].step_s;
         job->parameters = at.networks[0].parameters;
         if (rc < 0 || at.refused[0] || (job->size > 0 && !new_job_affords(job, s)))
@@ -269,6 +295,7 @@ static int choose(struct new_job *job, const char *path, struct err *err)
         best = *job;
         step_s = s;
     }
+    job_file_close(&file);
     if (rc == 0 && step_s <= 0)
         rc = err_set(err, -ERR_LIMIT, "%s", at.refused);
     if (rc < 0)

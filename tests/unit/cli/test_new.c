@@ -1,4 +1,5 @@
-/* What `skerry new` refuses before it measures anything. */
+/* What `skerry new` refuses before it measures anything, and what it reads.  This program is also
+ * the `workerd measure` that is asked. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,8 +8,10 @@
 
 #include <cmocka.h>
 
+#include "cli/job/new_job.h"
 #include "cli/swarm.h"
 #include "common/base/file.h"
+#include "tests/unit/cli/beside.h"
 #include "tests/unit/cli/ran.h"
 
 static void flags_that_go_together(void **state)
@@ -104,12 +107,57 @@ static void files_are_not_overwritten(void **state)
     assert_int_equal(file_remove_tree(dir, NULL), 0);
 }
 
-int main(void)
+/* All data may be gone once the first step is measured. */
+static void data_are_read_once(void **state)
 {
+    static const char *const none[] = {NULL};
+    const char **text = flag(&command_new, "text");
+    char dir[] = "/tmp/skerry-new.XXXXXX", *before = getcwd(NULL, 0), *words = mem_alloc(30001);
+    struct cli cli = {0};
+    struct ran r;
+    struct buf b;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(chdir(dir), 0);
+    memset(words, 'a', 30000);
+    assert_int_equal(file_write_atomic("t.txt", words, 30000, 0600, NULL), 0);
+    mem_free(words);
+    beside_link("workerd");
+    *text = "t.txt";
+    run(&command_new, &cli, "a", none, &r);
+    *text = NULL;
+    if (r.status < 0)
+        fail_msg("%s", r.err.msg);
+    says(&r, "a.yaml: a model of 0.001 M parameters");
+    assert_false(file_exists("t.txt"));
+    assert_int_equal(file_read("measured", 100, &b, NULL), 0);
+    assert_int_equal(b.len, new_job_sizes());
+    buf_release(&b);
+    assert_int_equal(chdir(before), 0);
+    free(before);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
+/* `workerd measure`, where all sizes are small and fast. */
+static int measure(void)
+{
+    FILE *log = fopen("measured", "a");
+    (void)unlink("t.txt");
+    return log && fputc('.', log) != EOF && fclose(log) == 0 &&
+                   puts("{\"device\": \"cpu\", \"parameters\": 1000, \"batch\": 8, \"step_s\": "
+                        "0.01}") >= 0
+               ? 0
+               : 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (beside_is(argv[0], "workerd"))
+        return measure();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flags_that_go_together),
         cmocka_unit_test(numbers_that_make_no_sense),
         cmocka_unit_test(files_are_not_overwritten),
+        cmocka_unit_test(data_are_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
