@@ -204,7 +204,8 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     struct cli *cli = run->cli;
     char *model = file_join(out, "model");
 
-    int rc = artifacts_model(cli, id, 0, true, model, err); /* first: no failure may cost it */
+    int rc =
+        artifacts_model(cli, id, 0, true, model, true, err); /* first: no failure may cost it */
     if (rc == 0)
         rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0)

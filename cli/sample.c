@@ -391,7 +391,7 @@ static int run_export(struct cli *cli, const struct args *args, struct err *err)
     uint64_t job = 0;
     int rc = cli_job_id(cli, args, &job, err);
     if (rc == 0)
-        rc = artifacts_model(cli, job, (uint32_t)export_path, !export_raw, export_dir, err);
+        rc = artifacts_model(cli, job, (uint32_t)export_path, !export_raw, export_dir, false, err);
     if (rc < 0)
         return rc;
     if (cli->json)

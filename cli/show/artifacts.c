@@ -488,40 +488,10 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
-/* True for a companion that may be written: it comes from the job's submitter, so it must neither
- * be weights nor replace a file. */
-static bool is_companion(const char *name, const char *path)
-{
-    return !model_folder_is_weights(name) && !file_exists(path);
-}
-
-/* Writes the companions of the warm start's weights, such as config.json. */
-static int write_companions(struct cli *cli, const json_t *job, const struct job_spec *spec,
-                            const char *dir, bool ema, struct err *err)
-{
-    const json_t *blob = json_object_get(job, "companions");
-    if (!json_is_object(blob))
-        return 0;
-    const struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
-    char *temporary = NULL;
-    int rc = cli_temporary(&temporary, err);
-    if (rc < 0)
-        return rc;
-    char *path = file_join(temporary, "companions.tar");
-    rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
-    if (rc == 0)
-        rc = tar_unpack(path, dir, &how, err);
-    (void)file_remove_tree(temporary, NULL); /* in the temporary directory */
-    mem_free(path);
-    mem_free(temporary);
-    return rc;
-}
-
 static int (*const writers[])(struct cli *cli, const json_t *job, const struct job_spec *spec,
                               const char *dir, bool ema, struct err *err) = {
     [JOB_MODEL_DIT] = write_dit,
     [JOB_MODEL_LLAMA] = write_llama,
-    [JOB_MODEL_EXTERNAL] = write_companions,
 };
 
 int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool ema, struct err *err)
@@ -532,9 +502,20 @@ int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool em
     int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
     if (rc < 0)
         return rc;
-    rc = writers[spec.model.type](cli, job, &spec, dir, ema, err);
+    if (spec.model.type != JOB_MODEL_EXTERNAL)
+        rc = writers[spec.model.type](cli, job, &spec, dir, ema, err);
     job_release(&spec);
     return rc;
+}
+
+/* Adds to an error about a file of the folder what to do. */
+static int say_other(const char *dir, struct err *err)
+{
+    const struct err why = *err;
+    return err_set(err, -EEXIST,
+                   "%s, and would be taken for a part of this model: give another folder with "
+                   "--out, or remove %s",
+                   why.msg, dir);
 }
 
 int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct err *err)
@@ -554,13 +535,83 @@ int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct 
         return 0;
     for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++) {
         char *path = file_join(dir, files[i].name);
-        if (!files[i].ours && file_exists(path))
-            rc = err_set(err, -EEXIST,
-                         "%s is of another kind of model, and would be taken for a part of this "
-                         "one: give another folder with --out, or remove %s",
-                         path, dir);
+        if (!files[i].ours && file_exists(path)) {
+            (void)err_set(err, -EEXIST, "%s is of another kind of model", path);
+            rc = say_other(dir, err);
+        }
         mem_free(path);
     }
+    return rc;
+}
+
+/* Removes an earlier job's tokenizer, or refuses a folder that has one. */
+static int clear_tokenizer(const char *dir, bool replace, struct err *err)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model",
+                                        "tokenizer_config.json"};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
+        char *path = file_join(dir, names[i]);
+        if (replace) {
+            rc = file_remove(path, err);
+        } else if (file_exists(path)) {
+            (void)err_set(err, -EEXIST, "%s is not of this job, which names no tokenizer", path);
+            rc = say_other(dir, err);
+        }
+        mem_free(path);
+    }
+    return rc;
+}
+
+/* A companion comes from the job's submitter, so it must not be weights. */
+static bool is_companion(const char *name)
+{
+    return !model_folder_is_weights(name);
+}
+
+/* Writes the companions of the warm start's weights, such as config.json.  Not over other files
+ * unless they may be replaced: a submitter would choose which. */
+static int write_companions(struct cli *cli, const json_t *job, const char *dir, bool replace,
+                            struct err *err)
+{
+    const json_t *blob = json_object_get(job, "companions");
+    if (!json_is_object(blob))
+        return 0;
+    struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
+    char *temporary = NULL;
+    int rc = cli_temporary(&temporary, err);
+    if (rc < 0)
+        return rc;
+    char *path = file_join(temporary, "companions.tar");
+    rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
+    how.compare = true;
+    if (rc == 0 && !replace && (rc = tar_unpack(path, dir, &how, err)) == -EEXIST)
+        rc = say_other(dir, err);
+    how.compare = false;
+    if (rc == 0)
+        rc = tar_unpack(path, dir, &how, err);
+    (void)file_remove_tree(temporary, NULL); /* in the temporary directory */
+    mem_free(path);
+    mem_free(temporary);
+    return rc;
+}
+
+/* Refuses a folder with files that are not this model's, or takes what it may replace; before the
+ * weights come, which replace others. */
+static int prepare_folder(struct cli *cli, const json_t *job, const char *dir, bool replace,
+                          struct err *err)
+{
+    struct job_spec spec;
+    const char *text = cli_str(job, "spec", "");
+    int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
+    if (rc < 0)
+        return rc;
+    rc = artifacts_check_folder(&spec, dir, err);
+    if (rc == 0 && spec.model.type == JOB_MODEL_LLAMA && !has_tokenizer(job))
+        rc = clear_tokenizer(dir, replace, err);
+    if (rc == 0 && spec.model.type == JOB_MODEL_EXTERNAL)
+        rc = write_companions(cli, job, dir, replace, err);
+    job_release(&spec);
     return rc;
 }
 
@@ -645,19 +696,14 @@ static int find_path(const json_t *job, uint32_t number, const json_t **ret, str
     return 0;
 }
 
-static int download_levels(struct cli *cli, const json_t *job, const json_t *route,
-                           const json_t *modules, bool ema, const char *dir, struct err *err)
+static int download_levels(struct cli *cli, const json_t *job, const char *const *blobs, size_t n,
+                           const char *dir, struct err *err)
 {
-    const char *blobs[LEVELS_MAX];
     char *parts[LEVELS_MAX] = {0};
     const bool captioned = cli_int(json_object_get(job, "input"), "caption", 0) > 0;
     char *path =
         file_join(dir, captioned ? "diffusion_pytorch_model.safetensors" : "model.safetensors");
-    size_t n = 0;
-
-    int rc = choose_blobs(job, route, modules, ema, blobs, &n, err);
-    if (rc == 0)
-        rc = file_mkdirs(dir, 0777, err);
+    int rc = file_mkdirs(dir, 0777, err);
     for (size_t i = 0; i < n && rc == 0; i++) {
         struct moving show = moving_begin("downloading the model");
         parts[i] = str_printf("%s.level%zu", path, i);
@@ -677,23 +723,13 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
     return rc;
 }
 
-static int check_folder(const json_t *job, const char *dir, struct err *err)
-{
-    struct job_spec spec;
-    const char *text = cli_str(job, "spec", "");
-    int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
-    if (rc < 0)
-        return rc;
-    rc = artifacts_check_folder(&spec, dir, err);
-    job_release(&spec);
-    return rc;
-}
-
 static int take_newest(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
-                       struct err *err)
+                       bool replace, struct err *err)
 {
     json_t *modules = NULL, *about = NULL;
     const json_t *route = NULL;
+    const char *blobs[LEVELS_MAX];
+    size_t n = 0;
 
     int rc =
         cli_call(cli, "GET", NULL, &modules, err, "/v1/modules?job=%llu", (unsigned long long)job);
@@ -702,9 +738,11 @@ static int take_newest(struct cli *cli, uint64_t job, uint32_t number, bool ema,
     if (rc == 0)
         rc = find_path(about, number, &route, err);
     if (rc == 0)
-        rc = check_folder(about, dir, err);
+        rc = choose_blobs(about, route, modules, ema, blobs, &n, err);
     if (rc == 0)
-        rc = download_levels(cli, about, route, modules, ema, dir, err);
+        rc = prepare_folder(cli, about, dir, replace, err);
+    if (rc == 0)
+        rc = download_levels(cli, about, blobs, n, dir, err);
     if (rc == 0)
         rc = artifacts_files(cli, about, dir, ema, err);
     if (rc == 0 && cli_int(route, "round", 0) == 0)
@@ -718,11 +756,11 @@ static int take_newest(struct cli *cli, uint64_t job, uint32_t number, bool ema,
 }
 
 int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
-                    struct err *err)
+                    bool replace, struct err *err)
 {
     int rc = -ERR_STALE;
     for (int i = 0; i < MODEL_TRIES && rc == -ERR_STALE; i++)
-        rc = take_newest(cli, job, number, ema, dir, err);
+        rc = take_newest(cli, job, number, ema, dir, replace, err);
     return rc == -ERR_STALE ? err_wrap(err,
                                        "the job makes new versions faster than they can be "
                                        "fetched; `skerry pause %llu` lets it rest meanwhile",

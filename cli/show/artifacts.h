@@ -30,15 +30,17 @@ int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct 
  *   llama   config.json and generation_config.json as transformers reads them
  *           (LlamaForCausalLM), tokenizer.json or .model and tokenizer_config.json: the
  *           job's own, or for byte tokens a byte-level BPE without merges that has our ids
+ *   others  the files of the warm start that are no weights
  *
- * `ema`: the average of the
- * outer weights, or what the path stopped at early; else the newest version.  DIR is made
- * when missing, and refused by artifacts_check_folder. */
+ * `ema`: the average of the outer weights, or what the path stopped at early; else the newest
+ * version.  DIR is made when missing, and refused by artifacts_check_folder.  -EEXIST, unless
+ * `replace`: a file of the warm start is there with other bytes, or a tokenizer is there and the
+ * job names none. */
 int artifacts_model(struct cli *cli, uint64_t job, uint32_t path, bool ema, const char *dir,
-                    struct err *err);
+                    bool replace, struct err *err);
 
-/* The files beside model.safetensors alone, which the tests compare with PyTorch's.  about: GET
- * /v1/jobs/ID; ema: the weights are the average. */
+/* The files beside model.safetensors alone, of a model that is no trainer's, which the tests
+ * compare with PyTorch's.  about: GET /v1/jobs/ID; ema: the weights are the average. */
 int artifacts_files(struct cli *cli, const json_t *about, const char *dir, bool ema,
                     struct err *err);
 

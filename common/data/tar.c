@@ -100,15 +100,28 @@ static bool is_below(const char *name)
     return true;
 }
 
+/* That no file with other bytes is there. */
+static int compare_with(const char *path, const struct buf *bytes, struct err *err)
+{
+    struct buf there;
+    const int rc = file_read(path, bytes->len + 1, &there, NULL);
+    const bool same =
+        rc == -ENOENT || (rc == 0 && there.len == bytes->len &&
+                          (there.len == 0 || memcmp(there.data, bytes->data, there.len) == 0));
+    buf_release(&there);
+    return same ? 0 : err_set(err, -EEXIST, "%s is there already, with other bytes", path);
+}
+
 /* One file; *left is what all may still have. */
-static int unpack_one(struct tar *tar, const char *path, unsigned mode, size_t *left,
+static int unpack_one(struct tar *tar, const char *path, const struct tar_unpack *how, size_t *left,
                       struct err *err)
 {
     struct buf bytes;
     buf_init(&bytes, *left);
     int rc = tar_read(tar, &bytes, err);
     if (rc == 0)
-        rc = write_below(path, &bytes, mode, err);
+        rc = how->compare ? compare_with(path, &bytes, err)
+                          : write_below(path, &bytes, how->mode, err);
     *left -= bytes.len;
     buf_release(&bytes);
     return rc;
@@ -129,8 +142,8 @@ int tar_unpack(const char *path, const char *folder, const struct tar_unpack *ho
         if (rc < 0)
             break;
         char *to = file_join(folder, entry.name);
-        if (!how->wanted || how->wanted(entry.name, to))
-            rc = unpack_one(tar, to, how->mode, &left, err);
+        if (!how->wanted || how->wanted(entry.name))
+            rc = unpack_one(tar, to, how, &left, err);
         mem_free(to);
     }
     tar_close(tar);

@@ -35,11 +35,13 @@ int tar_read(struct tar *t, struct buf *out, struct err *err);
 struct tar_unpack {
     unsigned mode;
     size_t max;
-    bool (*wanted)(const char *name, const char *path); /* name in the archive; target path */
+    bool (*wanted)(const char *name); /* in the archive */
+    bool compare;                     /* only: nothing is written */
 };
 
 /* Unpacks an archive into a folder, which is made if need be.  -ERR_FORMAT: a name leads out of it;
- * -ERR_LIMIT: too many or too large files. */
+ * -ERR_LIMIT: too many or too large files; with compare -EEXIST: a file is there with other bytes.
+ */
 int tar_unpack(const char *path, const char *folder, const struct tar_unpack *how, struct err *err);
 void tar_close(struct tar *t); /* NULL is fine */
 

@@ -223,13 +223,18 @@ def test_data_of_its_own(tmp_path):
         s.coordinator()
         assert s.wait_job(told, "done", 60)["samples"][-1]["text"] == "once, 200 tokens"
         assert s.skerry("sample", told, "-p", "sea", "--tokens", "7").stdout == "sea, 7 tokens\n"
-        (tmp_path / "model" / "tokens").mkdir(parents=True)
-        (tmp_path / "model" / "tokens" / "tokenizer.json").write_text("the user's own")
-        assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
+        tokenizer = tmp_path / "model" / "tokens" / "tokenizer.json"
+        tokenizer.parent.mkdir(parents=True)
+        tokenizer.write_text("another's")
+        refused = s.skerry("export", told, "--out", str(tmp_path / "model"))
+        assert refused.returncode == 1 and f"{tokenizer} is there already" in refused.stderr, refused.stderr
+        assert os.listdir(tmp_path / "model") == ["tokens"] and tokenizer.read_text() == "another's"
+        tokenizer.unlink()
+        for _ in range(2):
+            assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
     weights = read_safetensors(tmp_path / "model" / "model.safetensors")
     assert list(weights) == ["mean"]
-    assert (tmp_path / "model" / "config.json").read_text() == '{"model_type": "own"}'
-    assert (tmp_path / "model" / "tokens" / "tokenizer.json").read_text() == "the user's own"
+    assert tokenizer.read_text() == "{}"
     there = {str(p.relative_to(tmp_path / "model")) for p in (tmp_path / "model").rglob("*") if p.is_file()}
     assert there == {"model.safetensors", "config.json", "tokens/tokenizer.json"}
     assert (tmp_path / "model" / "config.json").read_text() == '{"model_type": "own"}'

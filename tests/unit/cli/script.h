@@ -14,8 +14,8 @@
 #include "cli/base/cli.h"
 #include "common/net/token.h"
 
-/* What the coordinator says, one answer for each call: JSON, where an error is a 404, or "503"; the
- * last one is NULL. */
+/* What the coordinator says, one answer for each call: JSON, where an error is a 404, or "503", or
+ * "@PATH" for what that file has; the last one is NULL. */
 struct script {
     int listener;
     const char *const *answers;
@@ -27,9 +27,9 @@ struct script {
 
 static inline void answer(struct script *s, const char *job)
 {
-    char request[4096], text[4096];
-    const char *body = NULL;
-    size_t len = 0, need = sizeof request - 1;
+    char request[4096], head[256], bytes[16384];
+    const char *body = NULL, *says = job;
+    size_t len = 0, need = sizeof request - 1, size = strlen(job);
     int fd = accept(s->listener, NULL, NULL);
     while (fd >= 0 && len < need) {
         ssize_t n = recv(fd, request + len, sizeof request - 1 - len, 0);
@@ -52,11 +52,18 @@ static inline void answer(struct script *s, const char *job)
     const char *status = !strncmp(job, "{\"error\"", 8) ? "404 Not Found"
                          : !strcmp(job, "503")          ? "503 Service Unavailable"
                                                         : "200 OK";
-    int n = snprintf(text, sizeof text,
+    FILE *file = job[0] == '@' ? fopen(job + 1, "rb") : NULL;
+    if (file) {
+        size = fread(bytes, 1, sizeof bytes, file);
+        says = bytes;
+        (void)fclose(file);
+    }
+    int n = snprintf(head, sizeof head,
                      "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                     "Connection: close\r\n\r\n%s",
-                     status, strlen(job), job);
-    (void)send(fd, text, (size_t)n, MSG_NOSIGNAL); /* the test tells when it is not there */
+                     "Connection: close\r\n\r\n",
+                     status, size);
+    (void)send(fd, head, (size_t)n, MSG_NOSIGNAL); /* the test tells when it is not there */
+    (void)send(fd, says, size, MSG_NOSIGNAL);
     close(fd);
 }
 
