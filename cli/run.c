@@ -18,12 +18,7 @@
 #define JOIN_MS 30000 /* time for the workers to join; after it `follow` reports missing ones */
 #define JOIN_LOOK_MS 50
 #define DRILL_SEED 0x6472696c6cULL
-
-/* What a run leaves beside its logs. */
-static const char *const results[] = {"model",    "samples.png",   "sample.txt",
-                                      "loss.svg", "metrics.jsonl", "report.json"};
-#define RESULTS (sizeof results / sizeof *results)
-enum { SAMPLES_FROM = 1, SAMPLES_TO = 2 }; /* of these, what may be drawn */
+#define ENTRIES_MAX 4096 /* earlier results among more entries are not told */
 
 struct run {
     struct swarm swarm;
@@ -34,7 +29,8 @@ struct run {
     unsigned drills;
     long long drawn; /* task of the newest sample in out_dir; 0: none */
     const char *strategies;
-    struct timespec earlier[RESULTS]; /* times of an earlier run's results; 0: there is none */
+    struct file_names before; /* what was in the folder for the results */
+    struct timespec *times;   /* and when it had changed last */
 };
 
 static const char *out_dir = "out";
@@ -223,34 +219,63 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     return rc;
 }
 
-/* When the i-th result changed last; 0: it is not there. */
-static struct timespec changed(const char *out, size_t i)
+/* Is it what a run leaves beside its logs? */
+static bool is_result(const char *name)
+{
+    static const char *const names[] = {"model",    "samples.png",   "sample.txt",
+                                        "loss.svg", "metrics.jsonl", "report.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return str_starts(name, "samples-") && str_ends(name, ".png"); /* of experts and strategies */
+}
+
+/* When the file changed last; 0: it is not there. */
+static struct timespec changed(const char *out, const char *name)
 {
     struct stat st = {0};
-    char *path = file_join(out, results[i]);
+    char *path = file_join(out, name);
     (void)stat(path, &st);
     mem_free(path);
     return st.st_mtim;
 }
 
-/* Is the result still the one that was there before? */
+static void note_earlier(struct run *run, const char *out)
+{
+    (void)file_list(out, ENTRIES_MAX, &run->before, NULL);
+    run->times = mem_alloc_array(run->before.n, sizeof *run->times);
+    for (size_t i = 0; i < run->before.n; i++)
+        run->times[i] = changed(out, run->before.items[i]);
+}
+
+/* Is the i-th entry still the one that was there before? */
 static bool is_earlier(const struct run *run, const char *out, size_t i)
 {
-    const struct timespec was = run->earlier[i], now = changed(out, i);
-    return was.tv_sec != 0 && was.tv_sec == now.tv_sec && was.tv_nsec == now.tv_nsec;
+    const struct timespec was = run->times[i], now = changed(out, run->before.items[i]);
+    return was.tv_sec == now.tv_sec && was.tv_nsec == now.tv_nsec;
 }
 
 /* Whoever finds them beside this run's logs would take them for its results. */
 static void say_earlier(const struct run *run, const char *out)
 {
     unsigned n = 0;
-    for (size_t i = 0; i < RESULTS; i++) {
-        if (!is_earlier(run, out, i))
+    for (size_t i = 0; i < run->before.n; i++) {
+        if (!is_result(run->before.items[i]) || !is_earlier(run, out, i))
             continue;
-        fprintf(stderr, "%s%s", n++ > 0 ? ", " : "skerry: still of an earlier run: ", results[i]);
+        fprintf(stderr, "%s%s",
+                n++ > 0 ? ", " : "skerry: still of an earlier run: ", run->before.items[i]);
     }
     if (n > 0)
         fprintf(stderr, " in %s\n", out);
+}
+
+/* Is it there, and not of an earlier run? */
+static bool is_new(const struct run *run, const char *out, const char *name)
+{
+    bool earlier = false;
+    for (size_t i = 0; i < run->before.n; i++)
+        earlier |= strcmp(name, run->before.items[i]) == 0 && is_earlier(run, out, i);
+    return !earlier && changed(out, name).tv_sec != 0;
 }
 
 static int run_job(struct run *run, struct job_file *job, int workers, const char *out,
@@ -261,8 +286,8 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 
     moving_now("starting a coordinator and %d worker%s", workers, str_plural((uint64_t)workers));
     int rc = swarm_start(&run->swarm, out, err);
-    for (size_t i = 0; i < RESULTS && rc == 0; i++)
-        run->earlier[i] = changed(out, i);
+    if (rc == 0)
+        note_earlier(run, out);
     for (int i = 0; i < workers && rc == 0; i++)
         rc = swarm_add_worker(&run->swarm, err);
     if (rc < 0)
@@ -281,9 +306,10 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 
 static void print_results(const struct run *run, const struct job_spec *spec, const char *out)
 {
-    for (size_t i = SAMPLES_FROM; i <= SAMPLES_TO; i++) /* not every trainer draws */
-        if (changed(out, i).tv_sec != 0 && !is_earlier(run, out, i))
-            printf("samples   %s/%s\n", out, results[i]);
+    static const char *const samples[] = {"samples.png", "sample.txt"};
+    for (size_t i = 0; i < 2; i++) /* not every trainer draws */
+        if (is_new(run, out, samples[i]))
+            printf("samples   %s/%s\n", out, samples[i]);
     printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\nmodel     %s/model/%s.safetensors\n",
            out, out, out, job_has_captions(spec) ? "diffusion_pytorch_model" : "model");
 }
@@ -323,8 +349,10 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
         rc = cli_interrupted ? CLI_INTERRUPTED : cli_fail(err);
     if (rc == CLI_INTERRUPTED)
         fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
-    if (rc != CLI_OK)
-        say_earlier(run, out_dir);
+    say_earlier(run, out_dir);
+    file_names_release(&run->before);
+    mem_free(run->times);
+    run->times = NULL;
     job_file_close(&job);
     return rc;
 }
