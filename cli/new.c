@@ -107,6 +107,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
         .image_size = new_image_size,
         .workers = new_workers ? new_workers : SWARM_WORKERS,
         .here = new_here || !new_workers,
+        .runs = new_workers <= SWARM_WORKERS_MAX,
         .minutes = new_minutes,
         .rounds = 1,
         .steps = 1,

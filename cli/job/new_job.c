@@ -107,19 +107,23 @@ static void text_line(FILE *out, const char *comment, const char *key, const cha
 
 static void write_head(const struct new_job *job, FILE *out)
 {
-    char time[STR_HUMAN_MAX], size[STR_HUMAN_MAX];
+    char time[STR_HUMAN_MAX], size[STR_HUMAN_MAX], run[256] = "";
+    if (job->runs)
+        (void)snprintf(run, sizeof run,
+                       "#   skerry run %s.yaml --workers %d --out %s.out   # all of it on this "
+                       "machine\n",
+                       job->name, job->workers, job->name);
     (void)fprintf(out,
                   "# A job for skerry: a model of %s M parameters, for about %s on %d "
                   "worker%s %s the\n# machine it was measured on (%s).\n#\n"
                   "#   skerry check %s.yaml %s--workers %d   # what it takes\n"
-                  "#   skerry run %s.yaml --workers %d --out %s.out   # all of it on this machine\n"
+                  "%s"
                   "#   skerry submit %s.yaml --watch   # on the workers of a coordinator\n#\n"
                   "# `skerry keys` explains every key, including those left out here.\n",
                   str_human_number((double)job->parameters / 1e6, size),
                   str_human_duration((uint64_t)(fmax(job->seconds, 1) * 1000), time), job->workers,
                   str_plural((uint64_t)job->workers), job->here ? "on" : "like", job->device,
-                  job->name, job->here ? "--here " : "", job->workers, job->name, job->workers,
-                  job->name, job->name);
+                  job->name, job->here ? "--here " : "", job->workers, run, job->name);
 }
 
 static void write_data(const struct new_job *job, FILE *out)

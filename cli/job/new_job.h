@@ -27,6 +27,7 @@ struct new_job {
     int image_size, workers;
     bool here; /* the workers share the machine, as those of `skerry run` do; else one is all of it
                 */
+    bool runs; /* `skerry run` starts as many */
     double minutes;
 
     uint64_t samples, tokens;                    /* to train on: images, or tokens of texts */

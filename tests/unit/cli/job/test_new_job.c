@@ -135,6 +135,23 @@ static void every_kind_and_size_is_a_job(void **state)
         }
 }
 
+/* A command that would be refused is not named. */
+static void only_so_many_run_on_one_machine(void **state)
+{
+    struct new_job job = images(5000, 40);
+    for (int runs = 0; runs < 2; runs++) {
+        char *text = NULL;
+        size_t len = 0;
+        FILE *out = open_memstream(&text, &len);
+        job.runs = runs;
+        new_job_write(&job, out);
+        (void)fclose(out);
+        assert_int_equal(strstr(text, "skerry run a.yaml --workers 2 --out a.out ") != NULL, runs);
+        assert_non_null(strstr(text, "skerry submit a.yaml --watch"));
+        free(text);
+    }
+}
+
 /* Of one picture, or one short text, none can be kept. */
 static void so_little_is_learned_from(void **state)
 {
@@ -160,6 +177,7 @@ int main(void)
         cmocka_unit_test(every_kind_and_size_is_a_job),
         cmocka_unit_test(every_side_has_a_patch),
         cmocka_unit_test(so_little_is_learned_from),
+        cmocka_unit_test(only_so_many_run_on_one_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
