@@ -6,7 +6,8 @@
 #include "worker/order/work.h"
 
 /* Covers everything that the phase's numbers depend on, but not the attempt, nor the steps of the
- * whole job: without rounds these are counted anew for each attempt, and a checkpoint has its own. */
+ * whole job: without rounds these are counted anew for each attempt, and a checkpoint has its own.
+ */
 void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX]);
 
 #endif

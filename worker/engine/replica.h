@@ -13,8 +13,8 @@
  * CHECK is one by itself, whoever has trained the same one here.
  *
  * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused goes first (its
- * checkpoint stays).  On disk stay those of a job's replicas that are at most four rounds behind the
- * phase that has ended: the others went on elsewhere.  Compute thread. */
+ * checkpoint stays).  On disk stay those of a job's replicas that are at most four rounds behind
+ * the phase that has ended: the others went on elsewhere.  Compute thread. */
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
 

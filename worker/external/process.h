@@ -1,8 +1,8 @@
 /* A user's command, run by a worker: in its own session, with a working folder, limits, and an
  * environment with nothing of the worker's but PATH.  Its output is logged line by line: a hundred
  * lines, then one every 10 s with the number left out, and of a redrawn line (a progress bar) the
- * last state.  Its session is killed with it.  It is killed with the worker; what it has started ends,
- * where the worker itself was killed, when it next writes to its output or its socket.
+ * last state.  Its session is killed with it.  It is killed with the worker; what it has started
+ * ends, where the worker itself was killed, when it next writes to its output or its socket.
  *
  * Its last lines are kept for the report of a failure.  One thread. */
 #ifndef WORKER_EXTERNAL_PROCESS_H

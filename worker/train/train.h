@@ -111,8 +111,8 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 /* REHEARSAL.  The first step of a shape allocates, frees and loads code, and on a card some of that
  * waits for all work of the card and of those beside it: for a RECV, too, whose SEND may be behind
  * such a wait of another rank.  So before a step that may do so each trainer of a pipeline on cards
- * computes it once without its transfers, on whatever lies in its buffers, and waits for the others;
- * a trainer_encode() likewise.  Nothing of it stays.  Holds for the next step. */
+ * computes it once without its transfers, on whatever lies in its buffers, and waits for the
+ * others; a trainer_encode() likewise.  Nothing of it stays.  Holds for the next step. */
 void trainer_rehearse(struct trainer *t);
 
 /* In a filled pipeline, before a step whose `count` samples (in this copy) were not encoded in the
