@@ -34,6 +34,7 @@
 #define STREAM_PHASE 0x65787465726eULL
 #define STATE_MAX (1ull << 40) /* bytes of an optimiser's state */
 #define CHUNK (1u << 20)
+#define STATE_FILES_MAX 65536
 #define LOOK_NS CLOCK_NS_PER_S          /* most between waits at which a snapshot may be made */
 #define BEGINS_NS (60 * CLOCK_NS_PER_S) /* most of a first step without a sign of work */
 
@@ -256,7 +257,7 @@ static int open_feed(struct phase *p, struct err *err)
     return rc;
 }
 
-/* The path of this replica's kept files: its optimiser's state, the weights of its last phase. */
+/* The path of this replica's kept files: its optimiser's states, the weights of its last phase. */
 static void state_path(const struct phase *p, const char *what, char out[CACHE_PATH_MAX])
 {
     (void)snprintf(out, CACHE_PATH_MAX, "%s/external-%" PRIu64 "-%u-%u.%s", p->e->state_dir,
@@ -269,6 +270,59 @@ static bool stands(const struct phase *p, const struct trainer_stand *s)
            s->replica == p->t->replica && s->step == p->t->first_step;
 }
 
+/* The kept state of the replica after so many steps. */
+static void state_at(const struct phase *p, uint64_t step, char out[CACHE_PATH_MAX])
+{
+    char what[32];
+    (void)snprintf(what, sizeof(what), "state-%" PRIu64, step);
+    state_path(p, what, out);
+}
+
+/* The step of a file among the replica's kept states; 0: it is none of them. */
+static uint64_t state_step(const struct phase *p, const char *name)
+{
+    char start[CACHE_PATH_MAX];
+    uint64_t step = 0;
+    state_path(p, "state-", start);
+    const char *stem = strrchr(start, '/') + 1;
+    if (str_starts(name, stem))
+        (void)str_parse_u64(name + strlen(stem), &step); /* else it is a temporary file */
+    return step;
+}
+
+/* The step of the newest state with which the phase may begin, 0: there is none.  Later ones were
+ * kept by a run of this very phase that did not count. */
+static uint64_t newest_state(const struct phase *p)
+{
+    struct file_names names;
+    uint64_t newest = 0;
+    if (file_list(p->e->state_dir, STATE_FILES_MAX, &names, NULL) < 0)
+        return 0;
+    for (size_t i = 0; i < names.n; i++) {
+        const uint64_t step = state_step(p, names.items[i]);
+        newest = step <= p->t->first_step && step > newest ? step : newest;
+    }
+    file_names_release(&names);
+    return newest;
+}
+
+/* Removes all states but these two: what the phase began with, should it be repeated, and its end.
+ */
+static void drop_states(const struct phase *p, uint64_t begun, uint64_t end)
+{
+    struct file_names names;
+    if (file_list(p->e->state_dir, STATE_FILES_MAX, &names, NULL) < 0)
+        return;
+    for (size_t i = 0; i < names.n; i++) {
+        const uint64_t step = state_step(p, names.items[i]);
+        char path[CACHE_PATH_MAX];
+        state_at(p, step, path);
+        if (step != 0 && step != begun && step != end)
+            (void)file_remove(path, NULL); /* it is tried again after the next phase */
+    }
+    file_names_release(&names);
+}
+
 /* Opens the state that came with the task, or was kept here: a descriptor; -1: there is none. */
 static int open_state(const struct phase *p)
 {
@@ -278,7 +332,7 @@ static int open_state(const struct phase *p)
     if (p->t->moments)
         work_blob_path(p->w, p->t->moments->sha256.data, path);
     else
-        state_path(p, "state", path);
+        state_at(p, newest_state(p), path);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
@@ -620,12 +674,14 @@ static int take_state(struct phase *p, int fd, struct err *err)
         rc = copy_state(fd, o->path, (uint64_t)st.st_size, err);
     if (rc == 0)
         rc = hash_file(o->path, o->sha256, &o->size, err);
-    state_path(p, "state", path);
+    const uint64_t end = p->t->first_step + p->steps;
+    state_at(p, end, path);
     struct err why = {0};
     if (rc == 0 && copy_state(fd, path, (uint64_t)st.st_size, &why) < 0) {
         log_warn("phase", "the optimiser's state is not kept here: %s", why.msg);
-        (void)file_remove(path, NULL); /* an older one would be taken for it */
+        (void)file_remove(path, NULL); /* that of an earlier run would be taken for it */
     }
+    drop_states(p, newest_state(p), end);
     return rc;
 }
 

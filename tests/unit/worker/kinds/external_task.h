@@ -54,8 +54,8 @@ static inline void say_hello(int fd, bool able)
 }
 
 /* The next message that the trainer was sent, but for samples: of this case (free it by
- * skerry__trainer__v1__from_worker__free_unpacked). */
-static inline from_worker *heard(int what)
+ * skerry__trainer__v1__from_worker__free_unpacked); ret_passed: the descriptor with it, or -1. */
+static inline from_worker *heard_with(int what, int *ret_passed)
 {
     for (;;) {
         struct channel_frame f = {.passed = -1};
@@ -65,12 +65,23 @@ static inline from_worker *heard(int what)
         from_worker *m = skerry__trainer__v1__from_worker__unpack(NULL, f.len, f.data);
         assert_non_null(m);
         mem_free(f.data);
+        if ((int)m->what_case == what) {
+            *ret_passed = f.passed;
+            return m;
+        }
         if (f.passed >= 0)
             (void)close(f.passed);
-        if ((int)m->what_case == what)
-            return m;
         skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
     }
+}
+
+static inline from_worker *heard(int what)
+{
+    int passed = -1;
+    from_worker *m = heard_with(what, &passed);
+    if (passed >= 0)
+        (void)close(passed);
+    return m;
 }
 
 /* ---- tasks ---- */

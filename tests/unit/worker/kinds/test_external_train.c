@@ -294,13 +294,34 @@ static const struct work_output *moments_of(const struct work *w)
     return NULL;
 }
 
-static void expect_phase(bool goes_on, bool has_state)
+/* had: the state that the trainer gets; NULL: none. */
+static void expect_phase(bool goes_on, const char *had)
 {
-    from_worker *m = heard(SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE);
+    struct buf b;
+    int passed = -1;
+    from_worker *m = heard_with(SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE, &passed);
     assert_int_equal(m->phase->goes_on, goes_on);
-    assert_int_equal(m->phase->has_state, has_state);
+    assert_int_equal(m->phase->has_state, had != NULL);
     assert_int_equal(m->phase->wants_state, part.send_moments);
+    assert_int_equal(passed >= 0, had != NULL);
+    if (had) {
+        OK(file_read_fd(passed, "state", 100, &b, err));
+        assert_string_equal(buf_str(&b), had);
+        buf_release(&b);
+        (void)close(passed);
+    }
     skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
+}
+
+/* A phase by a trainer of its own, that leaves a state. */
+static void phase_alone(uint64_t first_step, const char *had, const char *left)
+{
+    part.first_step = first_step;
+    script.state = left;
+    struct work *w = train();
+    OK(w->kind->run(&engine, w, err));
+    expect_phase(false, had);
+    end(w);
 }
 
 /* The optimiser goes on where it stands; in another process it gets the state that was kept. */
@@ -317,35 +338,66 @@ static void its_state(void **state)
     OK(file_read(o->path, 100, &b, err));
     assert_true(b.len == 7 && memcmp(b.data, "moments", 7) == 0 && o->size == 7);
     buf_release(&b);
-    expect_phase(false, false);
+    expect_phase(false, NULL);
     work_free(w); /* the trainer stays */
 
     part.first_step = STEPS;
     w = train();
     say_steps(puppet_fd);
     OK(w->kind->run(&engine, w, err));
-    expect_phase(true, false);
+    expect_phase(true, NULL);
     work_free(w);
 
     part.first_step = 3 * STEPS; /* another worker has made the phase between */
     w = train();
     say_steps(puppet_fd);
     OK(w->kind->run(&engine, w, err));
-    expect_phase(false, true);
+    expect_phase(false, "moments");
     end(w);
 
     part.fresh = true;
     w = train();
     OK(w->kind->run(&engine, w, err));
-    expect_phase(false, false);
+    expect_phase(false, NULL);
     end(w);
 
     part.fresh = part.send_moments = false;
     w = train();
     OK(w->kind->run(&engine, w, err));
-    expect_phase(false, true);
+    expect_phase(false, "moments");
     assert_null(moments_of(w));
     end(w);
+}
+
+static size_t states_kept(void)
+{
+    struct file_names names;
+    size_t n = 0;
+    OK(file_list(engine.state_dir, 1000, &names, err));
+    for (size_t i = 0; i < names.n; i++)
+        n += str_starts(names.items[i], "external-1-2-5.state");
+    file_names_release(&names);
+    return n;
+}
+
+/* A phase whose end did not count begins again with the state of its start, not with that of its
+ * end; what is older than that is not kept. */
+static void repeated(void **state)
+{
+    part_init();
+    part.send_moments = true;
+    part.replica = 5;
+    phase_alone(0, NULL, "one");
+    phase_alone(0, NULL, "first");
+    phase_alone(STEPS, "first", "second");
+    phase_alone(STEPS, "first", "second anew");
+    assert_int_equal(states_kept(), 2);
+    script.steps = STEPS - 1; /* as a phase bounded by time may */
+    phase_alone(2 * STEPS, "second anew", "late");
+    script.steps = STEPS;
+    phase_alone(2 * STEPS, "second anew", "third");
+    phase_alone(3 * STEPS, "third", "fourth");
+    assert_int_equal(states_kept(), 2);
 }
 
 static int begin_all(void **state)
@@ -367,7 +419,7 @@ int main(void)
         cmocka_unit_test(without_data), cmocka_unit_test(its_word_is_checked),
         cmocka_unit_test(its_state),    cmocka_unit_test(bounded_by_time),
         cmocka_unit_test(numbers),      cmocka_unit_test(what_it_needs),
-        cmocka_unit_test(taken_back),
+        cmocka_unit_test(taken_back),   cmocka_unit_test(repeated),
     };
     return cmocka_run_group_tests(tests, begin_all, teardown);
 }
