@@ -427,9 +427,11 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     struct http_server *s = mem_alloc(sizeof(*s));
     s->loop = loop;
     s->o = *o;
+    s->o.max_connections = 2; /* of a holder one, and its list stays empty: there is room */
     s->o.max_streams = 4;
     s->o.max_stream_bytes = 256 * 1024;
     s->kick = kick;
+    list_init(&s->conns);
     list_init(&s->requests);
     list_init(&s->streams);
     if (http.n_servers == SERVERS_MAX)

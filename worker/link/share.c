@@ -172,11 +172,12 @@ static void on_get(void *arg, struct http_request *r)
         rc = err_set(&err, -EINVAL, "a blob is named by 64 lower-case hex digits");
     if (rc == 0)
         rc = blob_http_check(s->key, r, TICKET_GET, &id, his_now_s(s), &t, &err);
+    if (rc == 0)
+        rc = http_request_trust(r, t.holder, &err);
     if (rc < 0) {
         http_reply_err(r, &err);
         return;
     }
-    http_request_trust(r, t.holder);
     const uint64_t now = loop_now_ms(s->o.loop);
     const uint64_t until_ms = s->n_waiting < WAITERS_MAX ? now + WAIT_MS : now;
     if (!settle(s, r, &id, t.holder, until_ms))

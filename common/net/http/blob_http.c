@@ -115,9 +115,7 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
     if (rc == 0 && b->o.holds && !b->o.holds(b->o.arg, ret->holder))
         rc = err_set(err, -ERR_AUTH,
                      "the worker or token that this ticket was given to has been revoked");
-    if (rc == 0)
-        http_request_trust(r, ret->holder);
-    return rc;
+    return rc < 0 ? rc : http_request_trust(r, ret->holder, err);
 }
 
 static int read_id(struct http_request *r, struct blob_id *ret, struct err *err)

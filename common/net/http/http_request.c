@@ -10,6 +10,7 @@
 
 #define STREAM_BLOCK_BYTES 8192
 #define FILE_BLOCK_BYTES (64 * 1024)
+#define HOLDER_SHARE 2 /* one holder has at most 1/2 of the places: more than its streams take */
 
 struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
                                       const char *path, const char *method)
@@ -164,8 +165,11 @@ int http_request_route(struct http_request *r)
         return -ERR_NOTFOUND;
     }
     learn_role(r);
-    if (r->role)
-        http_request_trust(r, r->holder);
+    struct err err = {0};
+    if (r->role && http_request_trust(r, r->holder, &err) < 0) {
+        http_reply_err(r, &err);
+        return -EAGAIN;
+    }
     buf_init(&r->body, r->route->max_body);
     if (r->by_cookie && !only_reads(r) && !is_from_us(r)) {
         http_reply_error(r, 403, "forbidden",
@@ -238,12 +242,27 @@ uint64_t http_request_holder(const struct http_request *r)
     return r->holder;
 }
 
-void http_request_trust(struct http_request *r, uint64_t holder)
+static unsigned connections_of(const struct http_server *s, uint64_t holder)
+{
+    unsigned n = 0;
+    for (const struct list *l = s->conns.next; l != &s->conns; l = l->next)
+        n += list_entry(l, struct http_conn, link)->holder == holder;
+    return n;
+}
+
+int http_request_trust(struct http_request *r, uint64_t holder, struct err *err)
 {
     if (!r->conn)
-        return;
+        return 0;
+    const unsigned most = (r->server->o.max_connections + HOLDER_SHARE - 1) / HOLDER_SHARE;
+    if (r->conn->holder != holder && connections_of(r->server, holder) >= most)
+        return err_set(err, -EAGAIN,
+                       "%u connections are open with this token or this worker's tickets, the most "
+                       "that one may have: close some, or try again later",
+                       most);
     r->conn->holder = holder;
     strangers_drop(&r->server->strangers, &r->conn->stranger);
+    return 0;
 }
 
 void *http_request_sink(const struct http_request *r)

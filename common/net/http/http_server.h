@@ -17,8 +17,9 @@
  * answer is dropped.
  * Errors are JSON: {"error":{"code":"not_found","message":"..."}}.
  *
- * Limits: connections, header size, time to send a request (slow loris),
- * body size, bytes queued per stream; a client beyond one is refused or cut.
+ * Limits: connections (at most half of them one holder's, whose next request is
+ * answered with 503), header size, time to send a request (slow loris), body
+ * size, bytes queued per stream; a client beyond one is refused or cut.
  * A body that is too large is refused by its Content-Length; of one without,
  * HTTP_EXCESS_BYTES more are read, for a client that then reads the answer. */
 #ifndef COMMON_NET_HTTP_SERVER_H
@@ -126,8 +127,9 @@ uint64_t http_request_holder(const struct http_request *r); /* of the role; 0: n
 void *http_request_sink(const struct http_request *r);      /* of an upload, NULL else */
 
 /* The request was allowed by other means than a token (a ticket): its connection is the holder's,
- * no longer a stranger, and does not make room for others. */
-void http_request_trust(struct http_request *r, uint64_t holder);
+ * no longer a stranger, and does not make room for others.  -EAGAIN: the holder has as many as one
+ * may have, and the connection stays what it was. */
+int http_request_trust(struct http_request *r, uint64_t holder, struct err *err);
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.
  * The query variant returns `fallback` when absent. */

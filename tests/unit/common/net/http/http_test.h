@@ -32,6 +32,7 @@ struct world {
     struct http_request *held;
     uint64_t gone_bytes; /* on connections of USER_HOLDER that are gone */
     uint64_t revoked;    /* its tickets count for nothing */
+    uint64_t others;     /* the user's token is that of USER_HOLDER and so many */
     struct http_stream *stream;
     unsigned stream_closed, stored, served, served_near;
     struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
@@ -107,7 +108,7 @@ static inline unsigned authenticate(void *arg, const char *presented, uint64_t *
 {
     struct world *w = arg;
     uint8_t secret[KEYS_SECRET_BYTES];
-    *ret_holder = USER_HOLDER;
+    *ret_holder = USER_HOLDER + w->others;
     return token_bearer_read(presented, secret) == 0 &&
                    hash_equal(secret, w->user.secret, sizeof(secret))
                ? TOKEN_ROLE_OPERATOR

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #define SERVER_CONNECTIONS 256 /* the server's default */
+#define OF_HOLDER (SERVER_CONNECTIONS / 2)
 
 static void test_routes(void **state)
 {
@@ -258,8 +259,10 @@ static void test_full(void **state)
 {
     struct world *w = start(false);
     int fds[SERVER_CONNECTIONS];
-    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++)
+    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++) {
+        w->others = i / OF_HOLDER;
         fds[i] = known(w);
+    }
     assert_int_equal(http_server_counters(w->server).connections, SERVER_CONNECTIONS);
     int late = tcp(w); /* in the kernel's queue */
     for (int i = 0; i < SERVER_CONNECTIONS; i++)
@@ -268,6 +271,54 @@ static void test_full(void **state)
     assert_int_equal(close(late), 0);
     ask(w, "GET", "/healthz", NULL, NULL, NULL);
     expect(w, 200, "ok");
+    stop(w);
+}
+
+/* Asks once more on a connection; got: what comes. */
+static void again(struct world *w, int fd, const char *path, char got[4096], const char *words)
+{
+    char *text = str_printf("GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", path,
+                            w->bearer);
+    got[0] = '\0';
+    send_text(fd, text);
+    expect_text(w, fd, got, 4096, words);
+    mem_free(text);
+}
+
+/* One holder takes a part of the places, whether by a token or by tickets. */
+static void test_one_holder(void **state)
+{
+    static const char full[] = "128 connections are open with this token";
+    struct world *w = start(false);
+    int fds[OF_HOLDER];
+    char got[4096] = "", path[TICKET_PATH_MAX + 64];
+    const struct blob_id id = {{0}};
+    w->others = TICKET_HOLDER - USER_HOLDER;
+    for (unsigned i = 0; i < OF_HOLDER; i++)
+        fds[i] = known(w);
+    int fd = known(w);
+    expect_text(w, fd, got, sizeof(got), full);
+    assert_non_null(strstr(got, " 503 "));
+    assert_int_equal(close(fd), 0);
+    fd = tcp(w);
+    blob_http_ticket(w->blobs, TICKET_GET, &id, 0, TICKET_HOLDER, path);
+    char *text = str_printf("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path);
+    got[0] = '\0';
+    send_text(fd, text);
+    expect_text(w, fd, got, sizeof(got), full);
+    WAIT_FOR(&w->t, http_server_counters(w->server).strangers == 1);
+    again(w, fds[0], "/v1/jobs/7", got, "\"id\":7"); /* those that it has go on */
+    w->others = 0;
+    again(w, fd, "/v1/jobs/8", got, "\"id\":8"); /* another holder's */
+    assert_int_equal(http_server_counters(w->server).strangers, 0);
+    again(w, fds[0], "/v1/jobs/9", got, "\"id\":9"); /* that leaves a place */
+    got[0] = '\0';
+    send_text(fd, text);
+    expect_text(w, fd, got, sizeof(got), " 404 ");
+    for (unsigned i = 0; i < OF_HOLDER; i++)
+        assert_int_equal(close(fds[i]), 0);
+    assert_int_equal(close(fd), 0);
+    mem_free(text);
     stop(w);
 }
 
@@ -312,19 +363,13 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),
-        cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_origin),
-        cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_deferred),
-        cmocka_unit_test(test_wrong_pin),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_slow_header),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),    cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_origin),    cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),  cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),    cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_cut),       cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_full),      cmocka_unit_test(test_one_holder),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
