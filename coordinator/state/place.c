@@ -91,12 +91,15 @@ int place_give(const char *data_dir, struct err *err)
         return err_errno(err, "cannot look at %s", data_dir);
     if (geteuid() != 0 || owner.st_uid == 0)
         return 0;
-    FTS *tree = fts_open(tops, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, NULL);
+    /* It steps into each folder, and sees if the owner has put a link in its place. */
+    FTS *tree = fts_open(tops, FTS_PHYSICAL | FTS_COMFOLLOW, NULL);
     if (tree == NULL)
         return err_errno(err, "cannot list %s", data_dir);
-    for (const FTSENT *e; rc == 0 && (e = fts_read(tree)) != NULL;)
-        if (lchown(e->fts_path, owner.st_uid, owner.st_gid) < 0)
+    for (const FTSENT *e; rc == 0 && (e = fts_read(tree)) != NULL;) {
+        errno = e->fts_errno; /* also of a folder into which it could not step */
+        if (errno != 0 || lchown(e->fts_accpath, owner.st_uid, owner.st_gid) < 0)
             rc = err_errno(err, "cannot give %s to the owner of %s", e->fts_path, data_dir);
+    }
     (void)fts_close(tree);
     return rc;
 }

@@ -18,7 +18,8 @@ struct s3_options;
 int place_check_new(const char *data_dir, struct err *err);
 
 /* Gives files restored by root to the directory's owner, as which the coordinator runs: for a unit
- * with DynamicUser, systemd checks only the directory itself. */
+ * with DynamicUser, systemd checks only the directory itself.  Meanwhile the process works in other
+ * directories, since the owner could lead a path elsewhere. */
 int place_give(const char *data_dir, struct err *err);
 
 /* Makes room for the state in the store: moves the data directory's files to its folder "deposed",

@@ -4,6 +4,9 @@
 #include "common/base/file.h"
 #include "coordinator/state/place.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 /* What a coordinator that was deposed has left is its own: it starts there again, also when it was
  * stopped while it stood by, and is restored there. */
 static void test_set_aside(void **state)
@@ -39,9 +42,60 @@ static void test_set_aside_in_two(void **state)
     scratch_free(data);
 }
 
+/* ---- root gives a restored directory away ---- */
+
+static char *folder, *away, *outside, *secret;
+static unsigned given;
+
+uid_t geteuid(void)
+{
+    return 0;
+}
+
+/* In place of the C library's.  The owner puts a link in the folder's place as soon as it is his.
+ */
+int lchown(const char *path, uid_t owner, gid_t group)
+{
+    struct stat got, other;
+    assert_int_equal(lstat(path, &got), 0);
+    assert_int_equal(lstat(secret, &other), 0);
+    assert_true(owner != 0 && got.st_ino != other.st_ino);
+    if (++given == 2 && away) {
+        assert_int_equal(rename(folder, away), 0);
+        assert_int_equal(symlink(outside, folder), 0);
+    }
+    return 0;
+}
+
+static void test_give(void **state)
+{
+    char *data = scratch_new(), *file = file_join(data, "blobs/secret");
+    char *elsewhere = scratch_new();
+    outside = scratch_new();
+    folder = file_join(data, "blobs");
+    secret = file_join(outside, "secret");
+    OK(file_write_put(secret, "x", 1, 0600, err));
+    OK(file_mkdirs_for(file, 0700, err));
+    OK(file_write_put(file, "y", 1, 0600, err));
+    assert_true(getuid() != 0 || chown(data, 7, 7) == 0);
+    OK(place_give(data, err));
+    assert_int_equal(given, 5); /* folders before and after what is in them */
+    given = 0;
+    away = file_join(elsewhere, "blobs");
+    FAILS(place_give(data, err), "cannot give ");
+    scratch_free(data);
+    scratch_free(elsewhere);
+    scratch_free(outside);
+    mem_free(file);
+    mem_free(folder);
+    mem_free(away);
+    mem_free(secret);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_set_aside),
-                                       cmocka_unit_test(test_set_aside_in_two)};
+                                       cmocka_unit_test(test_set_aside_in_two),
+                                       cmocka_unit_test(test_give)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
