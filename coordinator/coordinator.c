@@ -7,6 +7,7 @@
 #include "common/net/http/blob_http.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
+#include "common/net/ticket.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
@@ -267,13 +268,15 @@ static void resume(struct coordinator *co)
 static int open_keys(struct coordinator *co, struct err *err)
 {
     struct token *w = &co->worker_token, *u = &co->user_token;
-    uint8_t cluster[KEYS_SECRET_BYTES];
+    uint8_t cluster[KEYS_SECRET_BYTES], ticket[KEYS_SECRET_BYTES];
+    char boot[CLOCK_BOOT_MAX];
     int rc = keys_open(co->opt.data_dir, &co->keys, err);
     if (rc < 0 || (rc = keys_secret(co->opt.data_dir, "cluster", cluster, err)) < 0 ||
         (rc = keys_secret(co->opt.data_dir, "worker", w->secret, err)) < 0 ||
         (rc = keys_secret(co->opt.data_dir, "user", u->secret, err)) < 0 ||
-        (rc = keys_secret(co->opt.data_dir, "ticket", co->ticket_key, err)) < 0)
+        (rc = keys_secret(co->opt.data_dir, "ticket", ticket, err)) < 0)
         return rc;
+    ticket_key(ticket, clock_boot(boot), co->ticket_key);
     memcpy(w->cluster_id, cluster, TOKEN_CLUSTER_BYTES);
     memcpy(u->cluster_id, cluster, TOKEN_CLUSTER_BYTES);
     memcpy(w->pin, keys_pin(co->keys), KEYS_PIN_BYTES);

@@ -4,14 +4,13 @@
 #include <time.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/net/keys.h"
 #include "worker/order/cache.h"
 
 #define STATE_FILES_MAX 65536
-#define BOOT_ID "/proc/sys/kernel/random/boot_id"
-#define BOOT_MAX 64
 #define ROOM_BYTES (1u << 20)
 
 static int lock(const char *dir, struct workdir *w, struct err *err)
@@ -128,13 +127,13 @@ static void prune_state(const struct workdir *w)
 /* ---- files that are not flushed ---- */
 
 /* A short file's text, without its line end; "": there is none. */
-static void read_line(const char *path, char out[BOOT_MAX])
+static void read_line(const char *path, char out[CLOCK_BOOT_MAX])
 {
     struct buf text;
     out[0] = '\0';
-    if (!file_exists(path) || file_read(path, BOOT_MAX - 1, &text, NULL) < 0)
+    if (!file_exists(path) || file_read(path, CLOCK_BOOT_MAX - 1, &text, NULL) < 0)
         return;
-    (void)snprintf(out, BOOT_MAX, "%.*s", (int)strcspn(buf_str(&text), "\n"), buf_str(&text));
+    (void)snprintf(out, CLOCK_BOOT_MAX, "%.*s", (int)strcspn(buf_str(&text), "\n"), buf_str(&text));
     buf_release(&text);
 }
 
@@ -170,9 +169,9 @@ static int drop_unflushed(const struct workdir *w, struct err *err)
 /* From here to settle() the state may have files that a loss of power destroys. */
 static int begin_boot(const struct workdir *w, struct err *err)
 {
-    char *path = file_join(w->state, "boot"), now[BOOT_MAX], before[BOOT_MAX];
+    char *path = file_join(w->state, "boot"), now[CLOCK_BOOT_MAX], before[CLOCK_BOOT_MAX];
     const bool left = file_exists(path); /* the last process did not settle */
-    read_line(BOOT_ID, now);
+    clock_boot(now);
     read_line(path, before);
     int rc = left && (!now[0] || strcmp(before, now) != 0) ? drop_unflushed(w, err) : 0;
     if (rc == 0)

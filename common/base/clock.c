@@ -1,7 +1,9 @@
 #include "common/base/clock.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 static _Atomic uint64_t fake_ns; /* 0: the real clock */
 
@@ -24,6 +26,17 @@ uint64_t clock_now_ns(void)
 uint64_t clock_now_ms(void)
 {
     return clock_now_ns() / CLOCK_NS_PER_MS;
+}
+
+char *clock_boot(char out[CLOCK_BOOT_MAX])
+{
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, out, CLOCK_BOOT_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    if (fd >= 0)
+        (void)close(fd);
+    return out;
 }
 
 void clock_cond_init(pthread_cond_t *cond)

@@ -15,6 +15,10 @@
 uint64_t clock_now_ns(void);
 uint64_t clock_now_ms(void);
 
+/* Names the boot of the machine, since which they count, in a line; "": not known.  Returns out. */
+#define CLOCK_BOOT_MAX 64
+char *clock_boot(char out[CLOCK_BOOT_MAX]);
+
 /* Milliseconds since 1970, for display. */
 uint64_t clock_wall_ms(void);
 

@@ -17,6 +17,13 @@ static void sign(const uint8_t *key, const struct ticket *t, uint8_t out[HASH_BY
     hash_hmac(key, TICKET_KEY_BYTES, text, (size_t)n, out);
 }
 
+void ticket_key(const uint8_t secret[TICKET_KEY_BYTES], const char *boot,
+                uint8_t ret_key[TICKET_KEY_BYTES])
+{
+    _Static_assert(TICKET_KEY_BYTES == HASH_BYTES, "a key is a hash");
+    hash_hmac(secret, TICKET_KEY_BYTES, boot, strlen(boot), ret_key);
+}
+
 void ticket_path(const uint8_t key[TICKET_KEY_BYTES], const struct ticket *t,
                  char ret_path[TICKET_PATH_MAX])
 {
@@ -74,7 +81,7 @@ int ticket_check(const uint8_t key[TICKET_KEY_BYTES], enum ticket_method method,
     if (!hash_equal(want, got, sizeof(want)))
         return err_set(err, -ERR_AUTH,
                        "the ticket's signature is wrong: it is for another blob or server, or "
-                       "was changed");
+                       "was changed, or the server's machine was started anew");
     if (now_s >= t.expires_s)
         return err_set(err, -ERR_AUTH, "the ticket expired %s ago: ask for a new one",
                        str_human_duration((now_s - t.expires_s) * 1000, ago));

@@ -4,9 +4,10 @@
  *
  * sig = HMAC-SHA256(key, method, sha256, max, exp, by).  Only the server that made a ticket checks
  * it, so only its own clock matters: the monotonic one of its machine, which steps of the wall
- * clock do not move.  After a reboot of the machine older tickets have expired.  A PUT ticket also
- * allows asking how much has arrived; a GET ticket also allows HEAD.  Pure functions, any thread.
- */
+ * clock do not move.  That begins anew with each boot of the machine, and the key with it, so older
+ * tickets are worth nothing then, as on another machine that takes the server over.  A PUT ticket
+ * also allows asking how much has arrived; a GET ticket also allows HEAD.  Pure functions, any
+ * thread. */
 #ifndef COMMON_NET_TICKET_H
 #define COMMON_NET_TICKET_H
 
@@ -26,6 +27,10 @@ struct ticket {
     uint64_t expires_s; /* by the server's monotonic clock */
     uint64_t holder;    /* to which it was given: a number chosen by the server */
 };
+
+/* The key of a boot (clock_boot()), from a secret that stays. */
+void ticket_key(const uint8_t secret[TICKET_KEY_BYTES], const char *boot,
+                uint8_t ret_key[TICKET_KEY_BYTES]);
 
 /* Writes "/v1/blobs/<hex>?m=...". */
 void ticket_path(const uint8_t key[TICKET_KEY_BYTES], const struct ticket *t,

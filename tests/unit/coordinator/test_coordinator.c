@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include "common/net/ticket.h"
 #include "coordinator/job/tokens.h"
 
 /* ---- what is refused ---- */
@@ -130,6 +131,17 @@ static void test_files(void **state)
     mem_free(ports);
 }
 
+/* Tickets are signed with a key of this boot of the machine, whose clock says when they end. */
+static void test_key_of_tickets(void **state)
+{
+    struct rig *r = *state;
+    uint8_t secret[KEYS_SECRET_BYTES], key[TICKET_KEY_BYTES];
+    char boot[CLOCK_BOOT_MAX];
+    assert_int_equal(keys_secret(r->f.dir, "ticket", secret, NULL), 0);
+    ticket_key(secret, clock_boot(boot), key);
+    assert_memory_equal(r->co->ticket_key, key, sizeof(key));
+}
+
 /* A revoked token is no longer handed out, and the other one still is. */
 static void test_revoked_files(void **state)
 {
@@ -238,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_host),  LIVE(test_files),
         LIVE(test_revoked_files),     LIVE(test_a_lease_goes_on),
         LIVE(test_a_lease_of_nobody), LIVE(test_a_step_of_ours),
+        LIVE(test_key_of_tickets),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,11 +24,19 @@ static void times_for_people(void **state)
     assert_true(strlen(iso) < CLOCK_ISO_MAX);
 }
 
+static void the_boot_has_a_name(void **state)
+{
+    char a[CLOCK_BOOT_MAX], b[CLOCK_BOOT_MAX];
+    assert_string_equal(clock_boot(a), clock_boot(b));
+    assert_int_equal(strlen(a), 36); /* a UUID, without its line end */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fake_stands_still),
         cmocka_unit_test(times_for_people),
+        cmocka_unit_test(the_boot_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,10 +42,33 @@ static void test_ticket(void **state)
     mem_free(more);
 }
 
+/* The clock begins anew with a boot: an old ticket may be in time again, but its key is gone. */
+static void test_boots(void **state)
+{
+    static const char *const boots[] = {"6d0f", "6d10"};
+    const uint8_t secret[TICKET_KEY_BYTES] = {1}, of_another[TICKET_KEY_BYTES] = {2};
+    const struct ticket t = {.method = TICKET_GET, .expires_s = 1000, .holder = 77};
+    uint8_t key[TICKET_KEY_BYTES];
+    char path[TICKET_PATH_MAX];
+    struct ticket got;
+    struct err err = {0};
+    ticket_key(secret, boots[0], key);
+    ticket_path(key, &t, path);
+    const char *query = strchr(path, '?') + 1;
+    ticket_key(secret, boots[0], key); /* another process of this boot */
+    assert_int_equal(ticket_check(key, TICKET_GET, t.sha256, query, 999, &got, &err), 0);
+    ticket_key(secret, boots[1], key);
+    assert_int_equal(ticket_check(key, TICKET_GET, t.sha256, query, 999, &got, &err), -ERR_AUTH);
+    assert_non_null(strstr(err.msg, "machine was started anew"));
+    ticket_key(of_another, boots[0], key);
+    assert_int_equal(ticket_check(key, TICKET_GET, t.sha256, query, 999, &got, &err), -ERR_AUTH);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ticket),
+        cmocka_unit_test(test_boots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
