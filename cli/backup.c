@@ -84,7 +84,7 @@ static int run_audit(struct cli *cli, const struct args *args, struct err *err)
 {
     uint64_t id;
     if (str_parse_u64(args->rest[0], &id) < 0 || id == 0)
-        return err_set(err, -EINVAL, "'%s' is not a job's id; `skerry status` lists the jobs",
+        return err_set(err, -ERR_USAGE, "'%s' is not a job's id; `skerry status` lists the jobs",
                        args->rest[0]);
     const char *const argv[] = {"coordinatord", "--data-dir",  data_dir,
                                 "--audit",      args->rest[0], config ? "--config" : NULL,

@@ -110,10 +110,8 @@ static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
     json_t *order, *answer = NULL;
     char text[STR_HUMAN_MAX];
     uint64_t id = 0;
-    if (!has_priority && !has_share && !has_budget) {
-        (void)err_set(err, -EINVAL, "say what to change: --priority, --share or --budget");
-        return args_exit(args, -EINVAL, err);
-    }
+    if (!has_priority && !has_share && !has_budget)
+        return err_set(err, -ERR_USAGE, "say what to change: --priority, --share or --budget");
     int rc = cli_job_id(cli, args, &id, err);
     if (rc < 0)
         return rc;

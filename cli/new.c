@@ -20,7 +20,7 @@ static int check_path(const char *path, struct err *err)
 {
     return !path || str_is_utf8(path, strlen(path))
                ? 0
-               : err_set(err, -EINVAL,
+               : err_set(err, -ERR_USAGE,
                          "'%.200s' is not UTF-8, so no job file can hold it: rename it, or give a "
                          "symbolic link to it that has a plain name",
                          path);
@@ -67,17 +67,18 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
 {
     const int kinds = !!new_images + !!new_text + !!new_captions;
     if (kinds != 1)
-        return err_set(err, -EINVAL, "expected one of --images DIR, --text FILE, --captions DIR");
+        return err_set(err, -ERR_USAGE,
+                       "expected one of --images DIR, --text FILE, --captions DIR");
     if (new_text_field && (!new_text || !str_is_utf8(new_text_field, strlen(new_text_field))))
-        return err_set(err, -EINVAL,
+        return err_set(err, -ERR_USAGE,
                        "--text-field goes with --text, and must be UTF-8, as JSON is");
     const char *name = job_name(args->rest[0]);
     if (!str_is_name(name, 64))
-        return err_set(err, -EINVAL,
+        return err_set(err, -ERR_USAGE,
                        "'%.80s' is not a name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
                        args->rest[0]);
     if (!new_captions != !new_encoders)
-        return err_set(err, -EINVAL,
+        return err_set(err, -ERR_USAGE,
                        new_captions ? "--captions needs --encoders DIR: a diffusers pipeline whose "
                                       "text encoder reads the captions"
                                     : "--encoders is for --captions");
@@ -87,12 +88,12 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                                                         err) < 0)
         return err->code;
     if (new_images && new_job_patch(new_image_size) == 0)
-        return err_set(err, -EINVAL,
+        return err_set(err, -ERR_USAGE,
                        "--image-size is %d, which no patch cuts into few enough tokens: give a "
                        "multiple of 8, images are scaled to it",
                        new_image_size);
     if (new_here && new_workers > SWARM_WORKERS_MAX)
-        return err_set(err, -EINVAL, "--here with %d workers: expected at most %d", new_workers,
+        return err_set(err, -ERR_USAGE, "--here with %d workers: expected at most %d", new_workers,
                        SWARM_WORKERS_MAX);
     *ret = (struct new_job){
         .name = name,
@@ -314,7 +315,7 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     char time[STR_HUMAN_MAX], size[STR_HUMAN_MAX];
     int rc = wanted(args, &job, err);
     if (rc < 0)
-        return args_exit(args, rc, err);
+        return rc;
     char *path = str_printf("%s.yaml", job.name);
     rc = check_place(path, err);
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)

@@ -150,7 +150,7 @@ static int check_strategies(const char *names, const struct job_spec *spec, stru
     if (!names)
         return 0;
     if (!recipe_mixes(spec->recipe.name))
-        return err_set(err, -EINVAL,
+        return err_set(err, -ERR_USAGE,
                        "--strategies is for a mixture of experts, and recipe.name is %.80s: leave "
                        "it out",
                        spec->recipe.name);
@@ -158,7 +158,7 @@ static int check_strategies(const char *names, const struct job_spec *spec, stru
     int rc = 0, number;
     for (char *s = strtok_r(list, ",", &save); s && rc == 0; s = strtok_r(NULL, ",", &save))
         if (job_strategy_parse(s, &number) < 0)
-            rc = err_set(err, -EINVAL,
+            rc = err_set(err, -ERR_USAGE,
                          "--strategies has '%.80s', expected some of top1, topk, full, nucleus, "
                          "threshold, oracle, with commas between them",
                          s);
@@ -189,7 +189,7 @@ static int check_apart(const struct job_file *job, const char *out, struct err *
     const enum file_place at = job->data_path ? file_place(out, job->data_path) : FILE_APART;
     if (at == FILE_APART || (at == FILE_INSIDE && job_is_text(&job->spec)))
         return 0;
-    return err_set(err, -EINVAL,
+    return err_set(err, -ERR_USAGE,
                    "--out %s is in the folder of the data, %s, where the results would be taken "
                    "for data: give another folder",
                    out, job->data_path);
@@ -331,7 +331,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0 ||
         (rc = check_apart(&job, out_dir, err)) < 0) {
         job_file_close(&job);
-        return args_exit(args, rc, err);
+        return rc;
     }
     char *model = file_join(out_dir, "model");
     rc = file_mkdirs(out_dir, 0777, err);

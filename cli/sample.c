@@ -28,9 +28,9 @@ static int check_names(const struct sample_options *o, struct err *err)
 {
     int number;
     if (o->sampler && job_sampler_parse(o->sampler, &number) < 0)
-        return err_set(err, -EINVAL, "--sampler is '%.80s', expected euler or heun", o->sampler);
+        return err_set(err, -ERR_USAGE, "--sampler is '%.80s', expected euler or heun", o->sampler);
     if (o->strategy && job_strategy_parse(o->strategy, &number) < 0)
-        return err_set(err, -EINVAL,
+        return err_set(err, -ERR_USAGE,
                        "--strategy is '%.80s', expected top1, topk, full, nucleus, threshold or "
                        "oracle",
                        o->strategy);
@@ -49,8 +49,8 @@ static json_t *label_list(const char *text, struct err *err)
         if (len >= sizeof part ||
             (memcpy(part, text, len), part[len] = '\0', str_parse_u64(part, &label) < 0)) {
             json_decref(list);
-            err_set(err, -EINVAL, "--labels takes class numbers with commas, as in 0,3,3; not '%s'",
-                    text);
+            err_set(err, -ERR_USAGE,
+                    "--labels takes class numbers with commas, as in 0,3,3; not '%s'", text);
             return NULL;
         }
         json_array_append_new(list, json_integer((json_int_t)label));
@@ -93,7 +93,7 @@ static json_t *sample_body(const struct sample_options *o, struct err *err)
 {
     json_t *prompt = o->prompts.n ? prompt_text(&o->prompts) : NULL;
     if (o->prompts.n && !prompt) {
-        err_set(err, -EINVAL, "--prompt is not UTF-8 text");
+        err_set(err, -ERR_USAGE, "--prompt is not UTF-8 text");
         return NULL;
     }
     json_t *body = json_object();
@@ -279,11 +279,12 @@ static int check_out(const char *file, struct err *err)
     static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"};
     const char *dot = strrchr(file, '.');
     if (!file[0])
-        return err_set(err, -EINVAL, "--out is empty, expected a file");
+        return err_set(err, -ERR_USAGE, "--out is empty, expected a file");
     for (size_t i = 0; dot && i < sizeof others / sizeof *others; i++)
         if (!strcasecmp(dot, others[i]))
-            return err_set(err, -EINVAL, "--out %s: pictures are written as PNG: name it %.*s.png",
-                           file, (int)(dot - file), file);
+            return err_set(err, -ERR_USAGE,
+                           "--out %s: pictures are written as PNG: name it %.*s.png", file,
+                           (int)(dot - file), file);
     if (file_is_dir(file))
         return err_set(err, -EISDIR, "--out %s is a directory, expected a file", file);
     if (file_check_place(file, err) < 0)
@@ -308,7 +309,7 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
     (void)signal(SIGPIPE, SIG_IGN); /* text is written to a pipe as it comes: see unwanted() */
     int rc = check_names(o, err);
     if (rc < 0)
-        return args_exit(args, rc, err);
+        return rc;
     if (o->out)
         rc = check_out(o->out, err);
     if (rc == 0)

@@ -214,6 +214,10 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
     char job[32] = "", state[48] = "", path[128];
     json_t *answer = NULL;
     uint64_t id = 0; /* tasks of every job */
+    if (tasks_state && !str_is_name(tasks_state, 31))
+        return err_set(err, -ERR_USAGE,
+                       "--state is '%.60s', expected pending, leased, done, failed or cancelled",
+                       tasks_state);
     int rc = args->n_rest > 0 ? cli_job_id(cli, args, &id, err) : 0;
     if (rc < 0)
         return rc;
@@ -221,10 +225,6 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
         return rc; /* there is no such job, and so no tasks */
     if (id)
         (void)snprintf(job, sizeof job, "?job=%llu", ID(id));
-    if (tasks_state && !str_is_name(tasks_state, 31))
-        return err_set(err, -EINVAL,
-                       "--state is '%.60s', expected pending, leased, done, failed or cancelled",
-                       tasks_state);
     if (tasks_state)
         (void)snprintf(state, sizeof state, "%cstate=%s", id ? '&' : '?', tasks_state);
     (void)snprintf(path, sizeof path, "/v1/tasks%s%s", job, state);
@@ -259,7 +259,7 @@ static int run_watch(struct cli *cli, const struct args *args, struct err *err)
     uint64_t id = 0;
     cli_catch_signals();
     if (watch_tensorboard && !watch_tensorboard[0])
-        return err_set(err, -EINVAL, "--tensorboard is empty, expected a directory");
+        return err_set(err, -ERR_USAGE, "--tensorboard is empty, expected a directory");
     int rc = cli_job_id(cli, args, &id, err);
     if (rc == 0) /* a coordinator is waited for only once it is known to have the job */
         rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu?history=0", ID(id));
@@ -311,11 +311,10 @@ static uint64_t cancel_task;
 static int run_cancel(struct cli *cli, const struct args *args, struct err *err)
 {
     uint64_t id = 0;
-    if ((cancel_task != 0) == (args->n_rest > 0)) {
-        fprintf(stderr, "skerry: give the id of a job or --task N; `skerry status` and `skerry "
-                        "tasks` list them\n");
-        return CLI_USAGE;
-    }
+    if ((cancel_task != 0) == (args->n_rest > 0))
+        return err_set(err, -ERR_USAGE,
+                       "give the id of a job or --task N; `skerry status` and `skerry tasks` list "
+                       "them");
     if (cancel_task)
         return post(cli, "task", cancel_task, "cancel", err);
     int rc = cli_job_id(cli, args, &id, err);
@@ -343,9 +342,8 @@ static int run_drain(struct cli *cli, const struct args *args, struct err *err)
     uint64_t id = 0;
     if (str_parse_u64(args->rest[0], &id) == 0 && id != 0)
         return post(cli, "worker", id, "drain", err);
-    fprintf(stderr, "skerry: '%s' is not a worker's id; `skerry workers` lists them\n",
-            args->rest[0]);
-    return CLI_USAGE;
+    return err_set(err, -ERR_USAGE, "'%s' is not a worker's id; `skerry workers` lists them",
+                   args->rest[0]);
 }
 
 const struct command command_drain = {

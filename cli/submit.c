@@ -47,14 +47,23 @@ static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, u
     return 0;
 }
 
+/* Reads --link; NULL: it was not given. */
+static int take_link(const char *given, uint64_t *ret_bytes_per_s, struct err *err)
+{
+    struct err why = {0};
+    return given && rate_parse(given, ret_bytes_per_s, &why) < 0
+               ? err_set(err, -ERR_USAGE, "--link: %s", why.msg)
+               : 0;
+}
+
 static int run_submit(struct cli *cli, const struct args *args, struct err *err)
 {
     struct job_file job;
     uint64_t id = 0, bytes_per_s = 0;
 
-    if (submit_link && rate_parse(submit_link, &bytes_per_s, err) < 0)
-        return args_exit(args, err_wrap(err, "--link"), err);
-    int rc = job_file_open(args->rest[0], &job, err);
+    int rc = take_link(submit_link, &bytes_per_s, err);
+    if (rc == 0)
+        rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
     rc = cli_connect(cli, err);
@@ -167,13 +176,11 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
     if (check_here && !check_workers)
         opt.workers = SWARM_WORKERS;
     if (check_here && opt.workers > SWARM_WORKERS_MAX)
-        return args_exit(args,
-                         err_set(err, -EINVAL, "--here with %d workers: expected at most %d",
-                                 opt.workers, SWARM_WORKERS_MAX),
-                         err);
-    if (check_link && rate_parse(check_link, &opt.bytes_per_s, err) < 0)
-        return args_exit(args, err_wrap(err, "--link"), err);
-    int rc = job_file_open(args->rest[0], &job, err);
+        return err_set(err, -ERR_USAGE, "--here with %d workers: expected at most %d", opt.workers,
+                       SWARM_WORKERS_MAX);
+    int rc = take_link(check_link, &opt.bytes_per_s, err);
+    if (rc == 0)
+        rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
     const uint64_t begun = clock_now_ns();

@@ -185,19 +185,19 @@ static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
     const bool bounds = has_uses || has_workers || has_jobs || has_budget;
     int rc = 0;
     if (role && change)
-        rc = err_set(err, -EINVAL,
+        rc = err_set(err, -ERR_USAGE,
                      "--new makes a token and --change changes one: give only one of them");
     else if (change && (name || life_ms))
-        rc = err_set(err, -EINVAL,
+        rc = err_set(err, -ERR_USAGE,
                      "--name and --expires belong to a new token and cannot be changed");
     else if (change && !bounds)
-        rc = err_set(err, -EINVAL, "say what to change: --uses, --workers, --jobs or --budget");
+        rc = err_set(err, -ERR_USAGE, "say what to change: --uses, --workers, --jobs or --budget");
     else if (!role && !change && (name || life_ms || bounds))
-        rc = err_set(err, -EINVAL,
+        rc = err_set(err, -ERR_USAGE,
                      "--name, --expires, --uses, --workers, --jobs and --budget need --new "
                      "worker, operator or viewer, or, the last four, --change NAME");
     if (rc < 0)
-        return args_exit(args, rc, err);
+        return rc;
     return role ? make(cli, err) : change ? adjust(cli, err) : list(cli, err);
 }
 
@@ -249,7 +249,8 @@ static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
     if (str_starts(given, worker)) {
         what = "workers";
         if (str_parse_u64(given + strlen(worker), &id) < 0)
-            return err_set(err, -EINVAL, "'%s' is not a worker's id; `skerry workers` lists them",
+            return err_set(err, -ERR_USAGE,
+                           "'%s' is not a worker's id; `skerry workers` lists them",
                            given + strlen(worker));
     } else if ((rc = find_token(cli, given, false, &id, err)) < 0) {
         return rc;

@@ -42,7 +42,8 @@ int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
     char *saved = NULL;
 
     if (cli->token && !given[0]) /* the saved one may be that of another coordinator */
-        return err_set(err, -EINVAL, "--server is empty, expected a token or a file that holds it");
+        return err_set(err, -ERR_USAGE,
+                       "--server is empty, expected a token or a file that holds it");
     if (!given || !given[0]) {
         saved = cli_token_path();
         if (!saved || !file_exists(saved)) {
@@ -196,6 +197,8 @@ int cli_fail(const struct err *err)
     case ETIMEDOUT:
     case EHOSTUNREACH:
         return CLI_UNREACHABLE;
+    case ERR_USAGE:
+        return CLI_USAGE;
     case ERR_CONFIG:
         return CLI_REFUSED;
     case ERR_CANCELLED:
@@ -299,8 +302,8 @@ int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct e
 
     if (args->n_rest > 0) {
         if (str_parse_u64(args->rest[0], ret) < 0 || *ret == 0)
-            return err_set(err, -EINVAL, "'%s' is not a job's id; `skerry status` lists the jobs",
-                           args->rest[0]);
+            return err_set(err, -ERR_USAGE,
+                           "'%s' is not a job's id; `skerry status` lists the jobs", args->rest[0]);
         return 0;
     }
     int rc = cli_call(cli, "GET", NULL, &jobs, err, "/v1/jobs");

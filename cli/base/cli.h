@@ -73,7 +73,8 @@ void cli_on_slow(struct cli *cli, void (*tell)(void *arg, bool command), void *a
 /* GET of a list that comes in pages by this parameter: *ret is {"items": of all of them}. */
 int cli_pages(struct cli *cli, const char *path, const char *cursor, json_t **ret, struct err *err);
 
-/* Prints "skerry: <sentence>" and returns the exit status that fits the code. */
+/* Prints "skerry: <sentence>" and returns the exit status that fits the code, which is -ERR_USAGE
+ * for a wrong command line. */
 int cli_fail(const struct err *err);
 /* Prints JSON on one line to stdout. */
 void cli_print_json(const json_t *value);

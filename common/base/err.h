@@ -25,7 +25,8 @@
     X(1010, DEVICE, "device failure")                                                              \
     X(1011, NOTFOUND, "not found")                                                                 \
     X(1012, UNIMPLEMENTED, "not known to this version")                                            \
-    X(1013, TRAINER, "the job's own trainer failed")
+    X(1013, TRAINER, "the job's own trainer failed")                                               \
+    X(1014, USAGE, "wrong command line")
 
 /* ERR_FORMAT and so on; codes are their negatives. */
 enum err_code {

@@ -219,7 +219,7 @@ def test_tokens_do_not_stay_on_command_lines(swarm, tmp_path):
     (["tokens", "--new", "viewer", "--uses", "3"], 1, "limit a worker's token"),
     (["tokens", "--new", "worker", "--name", "a b"], 1, "expected up to"),
     (["revoke", "nobody"], 1, "there is no token 'nobody'"),
-    (["revoke", "worker:x"], 1, "not a worker's id"),
+    (["revoke", "worker:x"], 2, "not a worker's id"),
 ])
 def test_wrong_orders_are_explained(swarm, args, code, words):
     done = swarm.skerry(*args)

@@ -251,11 +251,11 @@ def test_files_that_only_workers_read(tmp_path, change, key):
 
 def test_samples_that_make_no_sense(tmp_path, coordinator):
     bad = skerry("sample", "1", "--prompt", os.fsdecode(b"\xff"), env={"SKERRY_TOKEN": coordinator.token})
-    assert bad.returncode == 1 and "UTF-8" in bad.stderr
+    assert bad.returncode == 2 and "UTF-8" in bad.stderr
     for flag, expected in (("--sampler", "euler or heun"), ("--strategy", "top1, topk, full, nucleus, threshold or oracle")):
         bad = coordinator.skerry("sample", "1", flag, "no such sampler or strategy")
         assert bad.returncode == 2, bad.stderr
-        assert bad.stderr == f"skerry sample: {flag} is 'no such sampler or strategy', expected {expected}\n"
+        assert bad.stderr == f"skerry: {flag} is 'no such sampler or strategy', expected {expected}\n"
     os.mkfifo(tmp_path / "pipe.png")
     bad = coordinator.skerry("sample", "1", "--out", tmp_path / "pipe.png")
     assert bad.returncode == 1 and "is a device or a pipe" in bad.stderr

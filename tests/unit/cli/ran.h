@@ -46,6 +46,13 @@ static inline void says(const struct ran *r, const char *text)
         fail_msg("'%s' is not in: %s", text, r->said);
 }
 
+/* It was a wrong command line, and the sentence has this text. */
+static inline void misused(const struct ran *r, const char *text)
+{
+    if (r->status != -ERR_USAGE || !strstr(r->err.msg, text))
+        fail_msg("%d: '%s', expected a wrong command line with '%s'", r->status, r->err.msg, text);
+}
+
 static inline void says_no(const struct ran *r, const char *text)
 {
     if (strstr(r->said, text))

@@ -64,7 +64,7 @@ static void what_is_no_job(void **state)
     static const char *const words[] = {"0", "x", "", "-1", "1 "};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char *text = str_printf("%d '%s' is not a job's id; `skerry status` lists the jobs",
-                                -EINVAL, words[i]);
+                                -ERR_USAGE, words[i]);
         expect(&command_audit, words[i], text);
         mem_free(text);
     }

@@ -95,10 +95,10 @@ static void what_is_refused_starts_nothing(void **state)
     const char **strategies = flag(&command_run, "strategies");
     expect("name: a\n", "out", -ERR_CONFIG, "job.yaml");
     *strategies = "full";
-    expect(ONE, "out", CLI_USAGE, "--strategies is for a mixture of experts, and recipe.name is");
+    expect(ONE, "out", -ERR_USAGE, "--strategies is for a mixture of experts, and recipe.name is");
     *strategies = NULL;
     assert_false(is_there("out"));
-    expect(ONE, "texts", CLI_USAGE, "is in the folder of the data, ");
+    expect(ONE, "texts", -ERR_USAGE, "is in the folder of the data, ");
     assert_false(is_there("texts/logs"));
     put("out/model/diffusion_pytorch_model.safetensors", "");
     expect(ONE, "out", CLI_FAILED, "is of another kind of model");

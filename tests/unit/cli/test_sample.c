@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "cli/sample.h"
-#include "tests/unit/cli/script.h"
+#include "tests/unit/cli/ran.h"
 
 static int sample(const char *const *answers, struct err *err)
 {
@@ -43,11 +43,34 @@ static void a_task_that_is_gone_is_not_waited_for(void **state)
     assert_int_equal(sample(answers, &err), -ERR_NOTFOUND);
 }
 
+static void what_cannot_be_drawn(void **state)
+{
+    static const struct {
+        const char *flag, *value, *said;
+    } cases[] = {
+        {"sampler", "x", "--sampler is 'x'"},  {"strategy", "x", "--strategy is 'x'"},
+        {"labels", "1,x", "--labels takes"},   {"out", "", "--out is empty"},
+        {"out", "a.b.jpg", "name it a.b.png"},
+    };
+    const char *const none[] = {NULL};
+    struct cli cli = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char **value = flag(&command_sample, cases[i].flag);
+        struct ran r;
+        *value = cases[i].value;
+        run(&command_sample, &cli, "7", none, &r);
+        misused(&r, cases[i].said);
+        assert_string_equal(r.asked, "");
+        *value = NULL;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_silence_is_waited_out),
         cmocka_unit_test(a_task_that_is_gone_is_not_waited_for),
+        cmocka_unit_test(what_cannot_be_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

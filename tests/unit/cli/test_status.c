@@ -117,9 +117,24 @@ static void tasks_are_asked_for(void **state)
     assert_string_equal(r.last, "GET /v1/tasks?state=done&before=0 HTTP/1.1");
     *wanted = "do&ne";
     run(&command_tasks, &cli, NULL, some + 1, &r);
-    assert_int_equal(r.status, -EINVAL);
+    misused(&r, "--state is 'do&ne'");
     assert_string_equal(r.asked, "");
     *wanted = NULL;
+}
+
+/* Words that nobody need be asked about. */
+static void what_is_watched_is_named(void **state)
+{
+    const char **folder = flag(&command_watch, "tensorboard");
+    const char *const none[] = {NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_watch, &cli, "seven", none, &r);
+    misused(&r, "'seven' is not a job's id");
+    *folder = "";
+    run(&command_watch, &cli, "7", none, &r);
+    misused(&r, "--tensorboard is empty");
+    *folder = NULL;
 }
 
 /* A job or a drawing, but exactly one of them. */
@@ -130,22 +145,21 @@ static void what_is_cancelled_is_named(void **state)
     struct cli cli = {0};
     struct ran r;
     run(&command_cancel, &cli, NULL, job, &r);
-    assert_int_equal(r.status, CLI_USAGE);
+    misused(&r, "give the id of a job or --task N");
     assert_string_equal(r.asked, "");
     run(&command_cancel, &cli, "7", job, &r);
     assert_string_equal(r.asked, "POST /v1/jobs/7/cancel HTTP/1.1");
     assert_string_equal(r.said, "job 7 is now cancelled\n");
     *task = 5;
     run(&command_cancel, &cli, "7", job, &r);
-    assert_int_equal(r.status, CLI_USAGE);
+    misused(&r, "give the id of a job or --task N");
     run(&command_cancel, &cli, NULL, job, &r);
     assert_string_equal(r.asked, "POST /v1/tasks/5/cancel HTTP/1.1");
     *task = 0;
     run(&command_drain, &cli, "0", job, &r);
-    assert_int_equal(r.status, CLI_USAGE);
+    misused(&r, "'0' is not a worker's id");
     run(&command_drain, &cli, "isle", job, &r);
-    assert_int_equal(r.status, CLI_USAGE);
-    says(&r, "'isle' is not a worker's id");
+    misused(&r, "'isle' is not a worker's id");
     run(&command_drain, &cli, "12", job, &r);
     assert_string_equal(r.asked, "POST /v1/workers/12/drain HTTP/1.1");
 }
@@ -198,6 +212,7 @@ int main(void)
         cmocka_unit_test(a_swarm_is_listed),
         cmocka_unit_test(a_task_is_described),
         cmocka_unit_test(tasks_are_asked_for),
+        cmocka_unit_test(what_is_watched_is_named),
         cmocka_unit_test(what_is_cancelled_is_named),
         cmocka_unit_test(a_token_is_saved_when_it_works),
     };

@@ -77,7 +77,7 @@ static void a_failure_has_a_status(void **state)
     } cases[] = {
         {-ERR_AUTH, 3},     {-ECONNREFUSED, 3}, {-ECONNRESET, 3},      {-ETIMEDOUT, 3},
         {-EHOSTUNREACH, 3}, {-ERR_CONFIG, 4},   {-ERR_CANCELLED, 130}, {-ENOENT, 1},
-        {-ERR_FORMAT, 1},   {-EINVAL, 1},
+        {-ERR_FORMAT, 1},   {-EINVAL, 1},       {-ERR_USAGE, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(failed(cases[i].code, "so it is", "skerry: so it is\n"), cases[i].status);
@@ -207,7 +207,7 @@ static void only_a_users_token_connects(void **state)
     cli_close(&cli);
     assert_null(cli.http);
     cli.token = ""; /* of a variable that is not set: no other token takes its place */
-    assert_int_equal(cli_connect(&cli, &err), -EINVAL);
+    assert_int_equal(cli_connect(&cli, &err), -ERR_USAGE);
     assert_non_null(strstr(err.msg, "--server is empty"));
     cli.token = NULL;
     assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
@@ -258,7 +258,7 @@ static void a_jobs_id_is_a_number_above_zero(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char expected[128];
         args.rest[0] = bad[i];
-        assert_int_equal(cli_job_id(&cli, &args, &id, &err), -EINVAL);
+        assert_int_equal(cli_job_id(&cli, &args, &id, &err), -ERR_USAGE);
         (void)snprintf(expected, sizeof expected,
                        "'%s' is not a job's id; `skerry status` lists the jobs", bad[i]);
         assert_string_equal(err.msg, expected);
