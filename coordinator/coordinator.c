@@ -148,11 +148,13 @@ static char *in_dir(const struct coordinator *co, const char *name)
     return file_join(co->opt.data_dir, name);
 }
 
-/* Without the database nothing names the blobs: a day later the sweep would delete them all. */
+/* Without the database nothing names the blobs: a day later the sweep would delete them all.  A
+ * restore that was interrupted has not made it yet. */
 static int check_new(const struct coordinator *co, const char *database, struct err *err)
 {
-    if (co->blobs->count == 0)
-        return 0;
+    const int rc = place_check_whole(co->opt.data_dir, err);
+    if (rc < 0 || co->blobs->count == 0)
+        return rc;
     return err_set(err, -ERR_FORMAT,
                    "%s is gone or empty, but %s%s has files of its jobs: put the database "
                    "back, or begin anew with another --data-dir",

@@ -406,15 +406,20 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
     return rc;
 }
 
+/* Root's files become the owner's: what was restored, or the lock that a failure has left. */
+static int give(const struct flags *f, int rc, struct err *err)
+{
+    const int done = place_give(f->data_dir, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : done;
+}
+
 static int restore_from(const char *store, const struct flags *f, const struct settings *s,
                         struct err *err)
 {
     struct restore_result r;
     struct coordinator_options o = options_of(f, s);
     o.store = store;
-    int rc = restore_state(&o, &r, err);
-    if (rc == 0)
-        rc = place_give(f->data_dir, err);
+    const int rc = give(f, restore_state(&o, &r, err), err);
     if (rc == 0)
         (void)printf("%s is as in %s: a snapshot of entry %llu and %llu entries after it; entry "
                      "%llu says that this is the coordinator now\n",
@@ -449,6 +454,16 @@ static int stand_by(const struct flags *f, const struct settings *s, struct err 
     return rc;
 }
 
+static int lock_dir(const struct flags *f, struct file_lock *ret, struct err *err)
+{
+    int rc = f->restore ? place_check_new(f->data_dir, err) : place_check_own(f->data_dir, err);
+    if (rc == 0)
+        rc = file_mkdirs(f->data_dir, 0700, err);
+    if (rc == 0)
+        rc = file_lock_dir(f->data_dir, "lock", ret, err);
+    return rc < 0 && rc != -EBUSY ? err_wrap(err, "--data-dir %s cannot be used", f->data_dir) : rc;
+}
+
 static int start(const struct flags *f, struct settings *s, struct err *err)
 {
     struct file_lock lock;
@@ -456,12 +471,9 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
     if (rc < 0)
         return rc;
     apply_flags(s, f);
-    if ((rc = check_settings(s, err)) < 0 || (rc = check_store(s, f, err)) < 0)
+    if ((rc = check_settings(s, err)) < 0 || (rc = check_store(s, f, err)) < 0 ||
+        (rc = lock_dir(f, &lock, err)) < 0)
         return rc;
-    if ((!f->restore && (rc = place_check_own(f->data_dir, err)) < 0) ||
-        (rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
-        (rc = file_lock_dir(f->data_dir, "lock", &lock, err)) < 0)
-        return rc == -EBUSY ? rc : err_wrap(err, "--data-dir %s cannot be used", f->data_dir);
     if (f->restore)
         rc = restore_from(f->restore, f, s, err);
     else
@@ -472,14 +484,23 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
 
 /* ---- backups ------------------------------------------------------------- */
 
+static int restore_backup(const struct flags *f, struct backup_result *ret, struct err *err)
+{
+    struct file_lock lock;
+    int rc = lock_dir(f, &lock, err);
+    if (rc < 0)
+        return rc;
+    rc = give(f, backup_restore(f->restore, f->from, f->data_dir, ret, err), err);
+    file_unlock(&lock);
+    return rc;
+}
+
 static int back_up(const struct flags *f, struct err *err)
 {
     struct backup_result r;
     char all[STR_HUMAN_MAX], fresh[STR_HUMAN_MAX];
-    int rc = f->backup ? backup_make(f->data_dir, f->backup, (unsigned)f->keep, &r, err)
-                       : backup_restore(f->restore, f->from, f->data_dir, &r, err);
-    if (rc == 0 && f->restore)
-        rc = place_give(f->data_dir, err);
+    const int rc = f->backup ? backup_make(f->data_dir, f->backup, (unsigned)f->keep, &r, err)
+                             : restore_backup(f, &r, err);
     if (rc < 0)
         return rc;
     str_human_bytes(r.bytes, all);

@@ -137,9 +137,10 @@ static int take_over(struct restore *r, struct err *err)
     return s3_log_check(&r->log, err);
 }
 
-static void drop_database(struct restore *r)
+/* The next snapshot comes in its place; until then the file marks the restore. */
+static void close_database(struct restore *r)
 {
-    static const char *const ends[] = {"", "-wal", "-shm"};
+    static const char *const ends[] = {"-wal", "-shm"};
     store_close(r->store);
     r->store = NULL;
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
@@ -153,7 +154,7 @@ static int make_database(struct restore *r, struct err *err)
 {
     int rc = -EAGAIN;
     for (int n = 0; n < TRIES && (rc == -EAGAIN || rc == -ERR_STALE); n++) {
-        drop_database(r);
+        close_database(r);
         *r->result = (struct restore_result){0};
         rc = fetch_snapshot(r, err);
         if (rc == 0)
@@ -185,11 +186,11 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     struct restore r = {.o = o, .result = ret};
     struct buf keys;
     char *whole = file_join(o->data_dir, "coordinator.db");
-    int rc = place_check_new(o->data_dir, err);
-    const bool ours = rc == 0; /* files from here on are ours to remove */
+    int rc = place_begin(o->data_dir, err);
+    const bool begun = rc == 0;
     if (rc == 0)
         rc = place_open_state(o, &(struct s3_options){0}, &r.c, &r.prefix, err);
-    r.path = str_printf("%s.restored", whole);
+    r.path = file_join(o->data_dir, PLACE_BEGUN);
     buf_init(&r.raw, S3_LOG_ENTRY_MAX);
     s3_log_init(&r.log, &s3_log_of_client, r.c, r.prefix);
     if (rc == 0)
@@ -205,11 +206,8 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
         rc = make_database(&r, err);
     if (rc == 0)
         rc = file_rename(r.path, whole, err);
-    if (rc < 0 && ours) { /* so that the next try finds the directory unchanged */
-        drop_database(&r);
-        ship_keys_remove(o->data_dir);
-        place_forget(o->data_dir);
-    }
+    if (rc < 0 && begun)
+        place_undo(o->data_dir);
     s3_log_release(&r.log);
     buf_release(&r.raw);
     buf_release(&keys);

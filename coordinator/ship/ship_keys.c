@@ -54,12 +54,3 @@ int ship_keys_write(const char *data_dir, const char *text, struct err *err)
     }
     return rc;
 }
-
-void ship_keys_remove(const char *data_dir)
-{
-    for (size_t i = 0; i < NAMES; i++) {
-        char *path = file_join(data_dir, names[i]);
-        (void)file_remove(path, NULL);
-        mem_free(path);
-    }
-}

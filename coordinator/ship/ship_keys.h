@@ -13,7 +13,5 @@ int ship_keys_read(const char *data_dir, struct buf *out, struct err *err);
 /* Writes the files from the text.  -ERR_FORMAT: the text is malformed, or a file is missing in it.
  */
 int ship_keys_write(const char *data_dir, const char *text, struct err *err);
-/* Removes the files from a directory whose restore failed. */
-void ship_keys_remove(const char *data_dir);
 
 #endif

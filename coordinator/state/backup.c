@@ -16,7 +16,6 @@
 
 #define COPY_BYTES ((size_t)1 << 20)
 #define ENDING ".manifest"
-#define BEGUN CAPTURE_DATABASE ".restored" /* the database, until all else is there */
 #define ID_GAP 1000000u
 #define LOOK_S (7 * 24 * 3600) /* files that were not checked for so long are read again */
 
@@ -400,7 +399,7 @@ static int put_back(const char *folder, const char *data_dir, const struct manif
 {
     const bool database = strcmp(f->path, CAPTURE_DATABASE) == 0;
     char *from = object_path(folder, f->sha256), *to = file_join(data_dir, f->path);
-    char *first = database ? file_join(data_dir, BEGUN) : str_dup(to);
+    char *first = database ? file_join(data_dir, PLACE_BEGUN) : str_dup(to);
     int rc = file_mkdirs_for(to, 0700, err);
     if (rc == 0)
         rc = copy(from, first, f->sha256, f->size, err);
@@ -425,27 +424,6 @@ static int newest_backup(const char *folder, char **ret, struct err *err)
         rc = err_set(err, -ENOENT, "there is no backup in %s", folder);
     file_names_release(&all);
     return rc;
-}
-
-static void remove_from(const char *data_dir, const char *name)
-{
-    char *path = file_join(data_dir, name);
-    (void)file_remove_tree(path, NULL);
-    mem_free(path);
-}
-
-/* Removes restored files, so that the next try finds the directory unchanged. */
-static void take_away(const char *data_dir, const struct manifest *m)
-{
-    remove_from(data_dir, BEGUN);
-    remove_from(data_dir, BEGUN "-wal");
-    remove_from(data_dir, BEGUN "-shm");
-    for (size_t i = 0; i < m->n; i++) {
-        const char *path = m->files[i].path;
-        char *top = str_ndup(path, strcspn(path, "/"));
-        remove_from(data_dir, top);
-        mem_free(top);
-    }
 }
 
 static int put_all_back(const char *folder, const char *file, const char *data_dir,
@@ -481,9 +459,9 @@ int backup_restore(const char *folder, const char *name, const char *data_dir,
         rc = err_set(err, -ENOENT, "there is no backup %s in %s", name, folder);
     mem_free(path);
     if (rc == 0)
-        rc = place_check_new(data_dir, err);
+        rc = place_begin(data_dir, err);
     if (rc == 0 && (rc = put_all_back(folder, file, data_dir, &m, ret, err)) < 0)
-        take_away(data_dir, &m);
+        place_undo(data_dir);
     (void)snprintf(ret->name, sizeof(ret->name), "%.*s", (int)strcspn(file, "."), file);
     manifest_release(&m);
     mem_free(file);

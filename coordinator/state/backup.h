@@ -33,8 +33,8 @@ struct backup_result {
 /* Makes the folder if needed.  keep: how many backups stay, this one included; 0: all. */
 int backup_make(const char *data_dir, const char *folder, unsigned keep, struct backup_result *ret,
                 struct err *err);
-/* Restores into data_dir, which must be missing or empty.  name NULL: the newest backup.  The
- * database is written last, so an interrupted restore cannot be started. */
+/* Restores into data_dir, by place_begin(), and leaves nothing there if it fails.  name NULL: the
+ * newest backup. */
 int backup_restore(const char *folder, const char *name, const char *data_dir,
                    struct backup_result *ret, struct err *err);
 

@@ -2,6 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/net/blob_dir.h"
 #include "common/net/blobstore.h"
 #include "common/net/s3/blob_s3.h"
@@ -13,6 +14,7 @@
 
 #define FILE_NAME "blob-store"
 #define ASIDE "deposed"
+#define DATABASE "coordinator.db"
 #define URL_BYTES_MAX 1024
 #define ENTRIES_MAX 65536
 
@@ -29,7 +31,7 @@ static int set_aside(const char *data_dir, const char *aside, const struct file_
     bool any = false, whole = false; /* else an earlier one was interrupted, and goes on */
     for (size_t i = 0; i < names->n; i++) {
         any |= !is_of_any(names->items[i]);
-        whole |= strcmp(names->items[i], "coordinator.db") == 0;
+        whole |= strcmp(names->items[i], DATABASE) == 0;
     }
     if (whole)
         rc = file_remove_tree(aside, err);
@@ -66,13 +68,25 @@ int place_set_aside(const char *data_dir, struct err *err)
     return rc;
 }
 
+/* ---- a restore ---- */
+
+/* Is it a directory in which a restore has begun and not ended? */
+static bool is_begun(const char *data_dir)
+{
+    char *begun = file_join(data_dir, PLACE_BEGUN), *whole = file_join(data_dir, DATABASE);
+    const bool is = file_exists(begun) && !file_exists(whole);
+    mem_free(begun);
+    mem_free(whole);
+    return is;
+}
+
 int place_check_new(const char *data_dir, struct err *err)
 {
     struct file_names names;
     int rc = file_mkdirs(data_dir, 0700, err);
-    if (rc == 0)
-        rc = file_list(data_dir, ENTRIES_MAX, &names, err);
-    if (rc < 0)
+    if (rc < 0 || is_begun(data_dir))
+        return rc;
+    if ((rc = file_list(data_dir, ENTRIES_MAX, &names, err)) < 0)
         return rc;
     for (size_t i = 0; rc == 0 && i < names.n; i++)
         if (!is_of_any(names.items[i]))
@@ -80,6 +94,55 @@ int place_check_new(const char *data_dir, struct err *err)
                          data_dir, names.items[i]);
     file_names_release(&names);
     return rc;
+}
+
+int place_check_whole(const char *data_dir, struct err *err)
+{
+    if (!is_begun(data_dir))
+        return 0;
+    return err_set(err, -ERR_FORMAT,
+                   "%s has only a part of what was to be restored: its restore was interrupted, "
+                   "run it again",
+                   data_dir);
+}
+
+/* Removes what was restored, but for the mark. */
+static int clear(const char *data_dir, struct err *err)
+{
+    struct file_names names;
+    int rc = file_list(data_dir, ENTRIES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < names.n; i++) {
+        char *path = file_join(data_dir, names.items[i]);
+        if (!is_of_any(names.items[i]) && strcmp(names.items[i], PLACE_BEGUN) != 0)
+            rc = file_remove_tree(path, err);
+        mem_free(path);
+    }
+    file_names_release(&names);
+    return rc;
+}
+
+int place_begin(const char *data_dir, struct err *err)
+{
+    char *mark = file_join(data_dir, PLACE_BEGUN);
+    int rc = place_check_new(data_dir, err);
+    if (rc == 0 && is_begun(data_dir)) {
+        log_info("restore", "removing what an interrupted restore has left in %s", data_dir);
+        rc = clear(data_dir, err);
+    }
+    if (rc == 0)
+        rc = file_write_atomic(mark, "", 0, 0600, err);
+    mem_free(mark);
+    return rc;
+}
+
+void place_undo(const char *data_dir)
+{
+    char *mark = file_join(data_dir, PLACE_BEGUN);
+    if (clear(data_dir, NULL) == 0) /* else the next restore tries it again */
+        (void)file_remove(mark, NULL);
+    mem_free(mark);
 }
 
 int place_give(const char *data_dir, struct err *err)
@@ -107,8 +170,7 @@ int place_give(const char *data_dir, struct err *err)
 int place_check_own(const char *data_dir, struct err *err)
 {
     static const char *const ours[] = {
-        "blobs", "coordinator.db", "cluster.secret", "ticket.secret", "tls-", FILE_NAME, ASIDE,
-        NULL};
+        "blobs", DATABASE, "cluster.secret", "ticket.secret", "tls-", FILE_NAME, ASIDE, NULL};
     return file_check_own(data_dir, ours, err);
 }
 
@@ -158,13 +220,6 @@ int place_remember(const struct coordinator_options *o, struct err *err)
     mem_free(path);
     mem_free(line);
     return rc;
-}
-
-void place_forget(const char *data_dir)
-{
-    char *path = file_join(data_dir, FILE_NAME);
-    (void)file_remove(path, NULL);
-    mem_free(path);
 }
 
 /* How the store is reached, without its bucket; strings are borrowed from the options and the

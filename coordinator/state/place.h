@@ -13,9 +13,20 @@ struct coordinator_options;
 struct s3;
 struct s3_options;
 
+/* The database of a restore until all is there; empty before that, as the mark of a restore that
+ * has begun. */
+#define PLACE_BEGUN "coordinator.db.restored"
+
 /* Makes a data directory to restore into, or checks that it is empty except for a coordinator's
- * lock and the files that a new disk has. */
+ * lock and the files that a new disk has, or has what an interrupted restore has left. */
 int place_check_new(const char *data_dir, struct err *err);
+/* The same, removes such leftovers, and marks the directory: a restore begins.  It ends when
+ * PLACE_BEGUN is renamed to coordinator.db, or by place_undo(), which leaves the directory as
+ * place_check_new() wants it.  Whoever begins holds the directory's lock. */
+int place_begin(const char *data_dir, struct err *err);
+void place_undo(const char *data_dir);
+/* -ERR_FORMAT: a restore has begun and not ended. */
+int place_check_whole(const char *data_dir, struct err *err);
 
 /* Gives files restored by root to the directory's owner, as which the coordinator runs: for a unit
  * with DynamicUser, systemd checks only the directory itself.  Meanwhile the process works in other
@@ -47,9 +58,8 @@ int place_open_state(const struct coordinator_options *o, const struct s3_option
  * the names that docs/failover.md lists. */
 int place_open_all(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
                    struct err *err);
-/* Writes the blobs' place to the data directory's file; place_forget() removes the file. */
+/* Writes the blobs' place to the data directory's file. */
 int place_remember(const struct coordinator_options *o, struct err *err);
-void place_forget(const char *data_dir);
 
 /* The URL of the store, mem_free it; NULL: the blobs are in the folder. */
 char *place_url(const char *data_dir);

@@ -134,6 +134,28 @@ def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
     assert short.returncode == 1 and "cut off" in short.stderr
 
 
+def test_an_interrupted_restore_is_run_again(swarm, tmp_path):
+    """What it leaves is no data directory, and the next restore removes it."""
+    folder, data = tmp_path / "backup", tmp_path / "x"
+    back_up(swarm, folder)
+    hashes = {path: name for name, _, path in (line.split() for line in open(manifests(folder)[0], encoding="utf-8") if len(line.split()) == 3)}
+    last = f"{folder}/objects/{hashes['coordinator.db'][:2]}/{hashes['coordinator.db']}"
+    os.rename(last, tmp_path / "aside")
+    os.mkfifo(last)  # it waits there
+    process = subprocess.Popen([f"{BIN}/skerry", "restore", folder, "--data-dir", data], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: os.path.exists(data / "user.secret"), 20, "the restore to write its first files")
+    assert restore(folder, data).returncode == 3, "one at a time"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGINT
+    part = subprocess.run([f"{BIN}/coordinatord", "--data-dir", data, "--rpc-port", "0", "--http-port", "0"], capture_output=True, text=True, timeout=20, check=False)
+    assert part.returncode == 1 and "its restore was interrupted, run it again" in part.stderr, part.stderr
+    os.rename(tmp_path / "aside", last)
+    done = restore(folder, data)
+    assert done.returncode == 0 and "removing what an interrupted restore has left" in done.stderr, done.stderr
+    assert os.path.exists(data / "coordinator.db") and not os.path.exists(data / "coordinator.db.restored")
+
+
 def damage(path):
     raw = bytearray(open(path, "rb").read())
     raw[len(raw) // 2] ^= 1

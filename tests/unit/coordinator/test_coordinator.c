@@ -6,6 +6,7 @@
 
 #include "common/net/ticket.h"
 #include "coordinator/job/tokens.h"
+#include "coordinator/state/place.h"
 
 /* ---- what is refused ---- */
 
@@ -51,6 +52,20 @@ static void test_a_lost_database(void **state)
     assert_int_equal(state_job(&r->co->state, job)->n_shards, 2);
     mem_free(db);
     mem_free(aside);
+}
+
+/* Nor would it have the jobs of a restore that was interrupted. */
+static void test_a_part_of_a_restore(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    char *dir = fx_path(&r->f, "part");
+    assert_int_equal(place_begin(dir, NULL), 0);
+    assert_int_equal(open_at(r, dir, 0, 0, &err), -ERR_FORMAT);
+    assert_non_null(strstr(err.msg, "its restore was interrupted, run it again"));
+    place_undo(dir);
+    assert_int_equal(open_at(r, dir, 0, 0, &err), 0);
+    mem_free(dir);
 }
 
 static void test_ports_of_others(void **state)
@@ -250,7 +265,7 @@ int main(void)
         cmocka_unit_test(test_host),  LIVE(test_files),
         LIVE(test_revoked_files),     LIVE(test_a_lease_goes_on),
         LIVE(test_a_lease_of_nobody), LIVE(test_a_step_of_ours),
-        LIVE(test_key_of_tickets),
+        LIVE(test_key_of_tickets),    LIVE(test_a_part_of_a_restore),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

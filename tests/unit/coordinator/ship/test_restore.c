@@ -4,6 +4,7 @@
 #include <sqlite3.h>
 
 #include "coordinator/ship/ship.h"
+#include "coordinator/state/place.h"
 #include "coordinator/state/store.h"
 #include "tests/unit/common/net/s3/fake_store.h"
 
@@ -244,6 +245,20 @@ static void test_not_over_anything(void **state)
     mem_free(mine);
 }
 
+/* A restore that was killed has left a part: the next one removes it. */
+static void test_after_a_killed_one(void **state)
+{
+    struct rig *r = *state;
+    char *left = file_join(r->to, "worker.secret");
+    own(r);
+    commit(r, 1);
+    assert_int_equal(place_begin(r->to, NULL), 0);
+    assert_int_equal(file_write_put(left, "x", 1, 0600, NULL), 0);
+    (void)restored(r);
+    has_rows(r, "1");
+    mem_free(left);
+}
+
 /* An entry that is damaged ends it: what comes after it may build on it. */
 static void test_a_damaged_entry(void **state)
 {
@@ -302,9 +317,13 @@ int main(void)
 {
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_everything),         LIVE(test_the_snapshot_before),
-        LIVE(test_nothing_to_restore), LIVE(test_not_over_anything),
-        LIVE(test_a_damaged_entry),    LIVE(test_an_entry_that_finds_no_place),
+        LIVE(test_everything),
+        LIVE(test_the_snapshot_before),
+        LIVE(test_nothing_to_restore),
+        LIVE(test_not_over_anything),
+        LIVE(test_after_a_killed_one),
+        LIVE(test_a_damaged_entry),
+        LIVE(test_an_entry_that_finds_no_place),
     };
     return cmocka_run_group_tests_name("restore", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include "common/net/blob_dir.h"
 #include "coordinator/state/capture.h"
 #include "coordinator/state/manifest.h"
+#include "coordinator/state/place.h"
 #include "tests/unit/coordinator/rig.h"
 
 #define LARGE_BYTES 200000
@@ -190,6 +191,10 @@ static void ids_go_on_far_above(const struct state *was)
     mem_free(path);
 }
 
+#define RESTORED                                                                                   \
+    "blobs cluster.secret coordinator.db ticket.secret tls-cert.pem tls-key.pem user.secret "      \
+    "worker.secret "
+
 static void test_there_and_back(void **state)
 {
     struct rig *r = *state;
@@ -210,9 +215,7 @@ static void test_there_and_back(void **state)
     assert_string_equal(back.name, second.name);
     assert_int_equal(back.files, 8);
     assert_int_equal(back.bytes, first.bytes);
-    assert_string_equal(names_in(other, names),
-                        "blobs cluster.secret coordinator.db ticket.secret tls-cert.pem "
-                        "tls-key.pem user.secret worker.secret ");
+    assert_string_equal(names_in(other, names), RESTORED);
     char *path = blob_dir_file(blobs, ref.sha256);
     uint64_t size = 0;
     assert_int_equal(file_size(path, &size, NULL), 0);
@@ -406,6 +409,24 @@ static void test_nothing_is_left(void **state)
     mem_free(blob);
 }
 
+/* A restore that was killed has left a part: the next one removes it. */
+static void test_after_a_killed_one(void **state)
+{
+    struct rig *r = *state;
+    char names[1024], *old = file_join(other, "blobs/ab/one"),
+                      *begun = file_join(other, PLACE_BEGUN);
+    (void)submit_large(r, 'a');
+    (void)back_up(r, 0);
+    assert_int_equal(place_begin(other, NULL), 0);
+    assert_int_equal(file_mkdirs_for(old, 0700, NULL), 0);
+    assert_int_equal(file_write_put(old, "x", 1, 0600, NULL), 0);
+    (void)restore(NULL);
+    assert_false(file_exists(old) || file_exists(begun));
+    assert_string_equal(names_in(other, names), RESTORED);
+    mem_free(begun);
+    mem_free(old);
+}
+
 /* ---- a full disk ---- */
 
 static void leave_garbage(size_t n)
@@ -468,7 +489,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LIVE(test_there_and_back), LIVE(test_older_go),       LIVE(test_read_again),
         LIVE(test_refused),        LIVE(test_not_restored),   LIVE(test_nothing_is_left),
-        LIVE(test_full_disk),      LIVE(test_no_room_at_all),
+        LIVE(test_full_disk),      LIVE(test_no_room_at_all), LIVE(test_after_a_killed_one),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,6 +42,50 @@ static void test_set_aside_in_two(void **state)
     scratch_free(data);
 }
 
+static void leave(const char *data, const char *name)
+{
+    char *path = file_join(data, name);
+    OK(file_mkdirs_for(path, 0700, err));
+    OK(file_write_put(path, "x", 1, 0600, err));
+    mem_free(path);
+}
+
+static bool has(const char *data, const char *name)
+{
+    char *path = file_join(data, name);
+    const bool there = file_exists(path);
+    mem_free(path);
+    return there;
+}
+
+/* A restore that was killed has left what the next one removes, and nothing that starts. */
+static void test_begun(void **state)
+{
+    char *data = scratch_new();
+    leave(data, "lock");
+    OK(place_begin(data, err));
+    FAILS(place_check_whole(data, err), "its restore was interrupted, run it again");
+    leave(data, "blobs/ab/cd");
+    leave(data, "user.secret");
+    OK(place_check_new(data, err));
+    assert_true(has(data, "user.secret")); /* which only looks */
+    OK(place_begin(data, err));
+    assert_false(has(data, "blobs") || has(data, "user.secret"));
+    assert_true(has(data, "lock") && has(data, PLACE_BEGUN));
+    leave(data, "user.secret");
+    place_undo(data);
+    assert_true(has(data, "lock") && !has(data, "user.secret") && !has(data, PLACE_BEGUN));
+    OK(place_check_whole(data, err));
+    leave(data, "user.secret"); /* somebody's own */
+    FAILS(place_begin(data, err), "is not empty (it has user.secret)");
+    assert_false(has(data, PLACE_BEGUN));
+    leave(data, PLACE_BEGUN);
+    leave(data, "coordinator.db"); /* beside a whole one it says nothing */
+    FAILS(place_begin(data, err), "is not empty (it has coordinator.db)");
+    OK(place_check_whole(data, err));
+    scratch_free(data);
+}
+
 /* ---- root gives a restored directory away ---- */
 
 static char *folder, *away, *outside, *secret;
@@ -96,6 +140,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_set_aside),
                                        cmocka_unit_test(test_set_aside_in_two),
-                                       cmocka_unit_test(test_give)};
+                                       cmocka_unit_test(test_begun), cmocka_unit_test(test_give)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
