@@ -718,6 +718,10 @@ static void on_joined(void *arg, bool again)
     if (a->leave_ms > now) /* a restarted coordinator has forgotten the notice */
         session_notice(a->session, a->notice_reason, (uint32_t)(a->leave_ms - now));
     uplink_resume(a->uplink);
+    /* A report that was taken may be of a task that is not known any more.  What became of it is
+     * heard before that answer, which would drop the residuals. */
+    if (a->core.state == AGENT_REPORTING)
+        session_heartbeat(a->session);
     news(a, AGENT_JOINED);
 }
 

@@ -20,6 +20,7 @@ struct session {
     Skerry__V1__AssignRequest asked; /* without its lists */
     Skerry__V1__ReportRequest *report;
     unsigned assigns, reports, tickets, rejoins, beats, notices;
+    unsigned reports_before_beat; /* when the last heartbeat was sent */
     uint32_t notice_ms, wait_ms;
     char reason[256]; /* of a notice, or a good-bye */
     void (*bye)(void *arg);
@@ -147,6 +148,7 @@ void session_rejoin(struct session *s)
 void session_heartbeat(struct session *s)
 {
     s->beats++;
+    s->reports_before_beat = s->reports;
 }
 
 void session_notice(struct session *s, const char *reason, uint32_t ms)
@@ -366,7 +368,8 @@ static void reports_again(void **state)
     assert_int_equal(line.reports, 3);
     join(true);
     UNTIL(line.reports == 4);
-    assert_int_equal(line.tickets, 1); /* the files are there */
+    assert_int_equal(line.reports_before_beat, 3); /* verdicts are heard before its answer */
+    assert_int_equal(line.tickets, 1);             /* the files are there */
     take_report(false);
     UNTIL(line.assigns == 2);
 }
