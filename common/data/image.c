@@ -136,6 +136,18 @@ int image_info(const void *data, size_t len, int *ret_width, int *ret_height, st
     return 0;
 }
 
+/* Checks the pixels of the whole image at the size that covers the shape: all of them are made
+ * before it is cropped, so a line of pixels would cost gigabytes. */
+static int check_narrow(int width, int height, struct image_shape to, struct err *err)
+{
+    const int64_t by_width = (int64_t)to.width * to.width * height / width,
+                  by_height = (int64_t)to.height * to.height * width / height;
+    if (by_width <= IMAGE_PIXELS_MAX && by_height <= IMAGE_PIXELS_MAX)
+        return 0;
+    return err_set(err, -ERR_LIMIT, "image of %d x %d pixels is too narrow for %d x %d", width,
+                   height, to.width, to.height);
+}
+
 /* All pixels in memory.  vips_thumbnail_buffer would be shorter, but its cache
  * paints the rows of a cut file black and calls that a success. */
 static int load_pixels(const void *data, size_t len, struct image_shape to, VipsImage **ret,
@@ -144,6 +156,8 @@ static int load_pixels(const void *data, size_t len, struct image_shape to, Vips
     int width = 0, height = 0, shrink = 1;
     VipsImage *image = NULL;
     int rc = image_info(data, len, &width, &height, err);
+    if (rc == 0)
+        rc = check_narrow(width, height, to, err);
     if (rc < 0)
         return rc;
     /* A factor of two is left for the better filter that follows. */

@@ -243,6 +243,27 @@ static void refuses_broken_images(void **state)
     mem_free(row);
 }
 
+/* A line of pixels, which would be scaled to 256 x 524288 before it is cropped. */
+static void refuses_narrow_images(void **state)
+{
+    static uint8_t line[2048], out[256 * 256 * 3];
+    void *png;
+    size_t n;
+    for (int tall = 0; tall < 2; tall++) {
+        VipsImage *image = vips_image_new_from_memory(line, sizeof(line), tall ? 1 : 2048,
+                                                      tall ? 2048 : 1, 1, VIPS_FORMAT_UCHAR);
+        assert_int_equal(vips_pngsave_buffer(image, &png, &n, NULL), 0);
+        FAILS(image_decode(png, n, image_square(256), NULL, out, err),
+              tall ? "1 x 2048 pixels is too narrow for 256 x 256"
+                   : "2048 x 1 pixels is too narrow for 256 x 256");
+        OK(image_decode(png, n, image_square(16), NULL, out, err));
+        OK(image_decode(png, n, (struct image_shape){tall ? 16 : 256, tall ? 256 : 16}, NULL, out,
+                        err));
+        g_free(png);
+        g_object_unref(image);
+    }
+}
+
 static void writes_png(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "x.png");
@@ -298,6 +319,7 @@ int main(void)
         cmocka_unit_test(refuses_broken_images), cmocka_unit_test(writes_png),
         cmocka_unit_test(arranges_grids),        cmocka_unit_test(many_threads_decode),
         cmocka_unit_test(crops_anywhere),        cmocka_unit_test(turns_as_the_camera_says),
+        cmocka_unit_test(refuses_narrow_images),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
