@@ -488,3 +488,17 @@ char *str_hint(const char *word, const char *const *names, size_t n, const char 
         (void)snprintf(out, STR_HINT_MAX, "; did you mean '%s%s'?", dashes, near);
     return out;
 }
+
+bool str_json_exceeds(const char *json, size_t n, size_t lists, size_t values)
+{
+    size_t n_lists = 0, n_values = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        const char c = json[i];
+        n_lists += !quoted && (c == '[' || c == '{');
+        n_values += !quoted && (c == ',' || c == ':');
+        i += quoted && c == '\\';
+        quoted ^= c == '"';
+    }
+    return n_lists > lists || n_values > values;
+}

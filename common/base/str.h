@@ -63,6 +63,10 @@ char *str_human_number(double x, char out[STR_HUMAN_MAX]);      /* "0.125", "98.
 
 const char *str_plural(uint64_t n); /* "" for 1, else "s" */
 
+/* True if JSON text has more than `lists` lists and maps, or more than `values` commas and colons:
+ * the memory that it takes when parsed, up to 80 times its bytes, depends on these. */
+bool str_json_exceeds(const char *json, size_t n, size_t lists, size_t values);
+
 /* The text in lines of less than 80 columns, as terminals have them, broken at spaces (mem_free).
  * The first line begins at this column, the others are indented. */
 char *str_wrapped(const char *text, size_t column, size_t indent);

@@ -330,6 +330,12 @@ static int take_object(struct text_source *s, const char *line, size_t len,
 {
     json_error_t fault;
     json_decref(s->object);
+    s->object = NULL;
+    if (str_json_exceeds(line, len, TEXT_VALUES_MAX, TEXT_VALUES_MAX))
+        return err_set(err, -ERR_LIMIT,
+                       "%s, line %" PRIu64 ": more than %u values: leave out the keys beside the "
+                       "text",
+                       file_name(s), s->line, TEXT_VALUES_MAX);
     /* Large numbers do no harm: those of a column are floats, others are not read. */
     s->object = json_loadb(line, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &fault);
     if (!s->object)

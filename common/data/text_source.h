@@ -10,7 +10,7 @@
  *   DIR                                all of these in it, sorted by name
  *
  * Reads each source once, in bounded memory: a document has at most TEXT_DOCUMENT_MAX
- * bytes.  Broken lines are errors that name file and line.  One thread at a time.
+ * bytes, and a line TEXT_VALUES_MAX values.  Broken lines are errors that name file and line.  One thread at a time.
  *
  * Links to libarchive. */
 #ifndef COMMON_DATA_TEXT_SOURCE_H
@@ -21,6 +21,7 @@
 struct text_source;
 
 #define TEXT_DOCUMENT_MAX (256u << 20)
+#define TEXT_VALUES_MAX 200000u /* values of one line of a .jsonl */
 #define TEXT_FILES_MAX 65536
 
 struct text_source_options {

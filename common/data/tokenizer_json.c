@@ -239,9 +239,18 @@ static int read_root(struct build *b, const json_t *root)
     return rc;
 }
 
+/* Lists and maps, commas and colons: room for the largest vocabulary, with merges as lists, of
+ * which tokenizers made from SentencePiece models have two for each token. */
+#define LISTS_MAX (2u * TOKENIZER_VOCAB_MAX)
+#define VALUES_MAX (8u * TOKENIZER_VOCAB_MAX)
+
 int tokenizer_read_json(struct build *b, const void *json, size_t len)
 {
     json_error_t fault;
+    if (str_json_exceeds(json, len, LISTS_MAX, VALUES_MAX))
+        return err_set(b->err, -ERR_LIMIT,
+                       "tokenizer %s holds more values than %u tokens and their merges need",
+                       b->name, TOKENIZER_VOCAB_MAX);
     json_t *root = json_loadb(json, len, 0, &fault);
     if (!root)
         return err_set(b->err, -ERR_FORMAT, "tokenizer %s, line %d: %s", b->name, fault.line,

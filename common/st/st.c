@@ -223,24 +223,9 @@ static int check_length(const uint8_t *word, uint64_t file_bytes, const char *na
     return 0;
 }
 
-/* The memory of parsed JSON depends on the number of its values, not on its bytes: these limits
- * allow as many values as the most tensors need. */
+/* As many values as the most tensors need. */
 #define LISTS_MAX (3u * ST_TENSORS_MAX + 2u)             /* lists and maps */
 #define VALUES_MAX ((ST_RANK_MAX + 8u) * ST_TENSORS_MAX) /* commas and colons */
-
-static bool has_too_many_values(const char *json, size_t n)
-{
-    size_t lists = 0, values = 0;
-    bool quoted = false;
-    for (size_t i = 0; i < n; i++) {
-        const char c = json[i];
-        lists += !quoted && (c == '[' || c == '{');
-        values += !quoted && (c == ',' || c == ':');
-        i += quoted && c == '\\';
-        quoted ^= c == '"';
-    }
-    return lists > LISTS_MAX || values > VALUES_MAX;
-}
 
 int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name, struct st *ret,
              struct err *err)
@@ -255,7 +240,7 @@ int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name
     if (n == 0 || bytes[8] != '{')
         return err_set(err, -ERR_FORMAT, "%s: the header is not a JSON map", name);
     const char *json = (const char *)bytes + 8;
-    if (has_too_many_values(json, (size_t)n))
+    if (str_json_exceeds(json, (size_t)n, LISTS_MAX, VALUES_MAX))
         return err_set(err, -ERR_LIMIT, "%s: its header holds more than %d tensors do", name,
                        ST_TENSORS_MAX);
     json_error_t fault;

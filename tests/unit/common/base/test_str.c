@@ -140,12 +140,23 @@ static void checks_text(void **state)
     assert_null(str_dup(NULL));
 }
 
+static void counts_json(void **state)
+{
+    static const char text[] = "{\"a,[\\\"{\": [1, {}], \"b\": 2}"; /* 3 lists, 4 values */
+    const size_t n = strlen(text);
+    assert_false(str_json_exceeds(text, n, 3, 4));
+    assert_true(str_json_exceeds(text, n, 2, 4));
+    assert_true(str_json_exceeds(text, n, 3, 3));
+    assert_false(str_json_exceeds("\"\\", 2, 0, 0)); /* cut short */
+    assert_false(str_json_exceeds("", 0, 0, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parses_u64),   cmocka_unit_test(parses_numbers),
         cmocka_unit_test(parses_units), cmocka_unit_test(suggests),
-        cmocka_unit_test(checks_text),
+        cmocka_unit_test(checks_text),  cmocka_unit_test(counts_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

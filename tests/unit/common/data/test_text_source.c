@@ -271,6 +271,32 @@ static void says_what_is_wrong(void **state)
     scratch_free(dir);
 }
 
+/* Each of which takes 76 times its bytes when parsed. */
+static void refuses_lines_of_many_values(void **state)
+{
+    (void)state;
+    static const char fits[] = "{\"text\":\"a\",\"v\":[{}]}\n",
+                      head[] = "{\"text\":\"b\",\"v\":[{}";
+    char *dir = scratch_new(), *path = in(dir, "x.jsonl");
+    struct text_source *s;
+    struct text_document d;
+    struct buf b;
+    buf_init(&b, 1u << 20);
+    OK(buf_append_str(&b, fits));
+    OK(buf_append_str(&b, head));
+    for (size_t i = 0; i < TEXT_VALUES_MAX; i++)
+        OK(buf_append_str(&b, ",{}"));
+    OK(buf_append_str(&b, "]}\n"));
+    put(dir, "x.jsonl", b.data, b.len);
+    OK(text_source_open(&(struct text_source_options){.path = path}, &s, err));
+    assert_int_equal(text_source_next(s, &d, NULL), 1);
+    FAILS(text_source_next(s, &d, err), "x.jsonl, line 2: more than 200000 values");
+    text_source_close(s);
+    buf_release(&b);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 /* A .npy of this header and data. */
 static size_t npy(uint8_t *out, const char *header, const void *data, size_t len)
 {
@@ -328,10 +354,15 @@ static void reads_npy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_kind_of_text), cmocka_unit_test(names_tell_files_apart),
-        cmocka_unit_test(a_mark_is_left_out),       cmocka_unit_test(long_lines_cross_blocks),
-        cmocka_unit_test(reads_token_files),        cmocka_unit_test(brings_a_column),
-        cmocka_unit_test(says_what_is_wrong),       cmocka_unit_test(reads_npy),
+        cmocka_unit_test(reads_every_kind_of_text),
+        cmocka_unit_test(names_tell_files_apart),
+        cmocka_unit_test(a_mark_is_left_out),
+        cmocka_unit_test(long_lines_cross_blocks),
+        cmocka_unit_test(reads_token_files),
+        cmocka_unit_test(brings_a_column),
+        cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(refuses_lines_of_many_values),
+        cmocka_unit_test(reads_npy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

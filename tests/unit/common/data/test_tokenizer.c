@@ -306,6 +306,15 @@ static void refuses_by_name(void **state)
     }
     struct tokenizer *t;
     FAILS(tokenizer_open("/nonexistent/t.json", &t, err), "/nonexistent/t.json");
+    /* 6 MB, which would become half a gigabyte. */
+    const size_t lists = 2 * TOKENIZER_VOCAB_MAX + 1;
+    char *many = mem_alloc(3 * lists + 1);
+    for (size_t i = 0; i < lists; i++)
+        memcpy(many + 3 * i, i ? ",{}" : "[{}", 3);
+    many[3 * lists] = ']';
+    FAILS(tokenizer_parse(many, 3 * lists + 1, "t.json", &t, err),
+          "t.json holds more values than 1048576 tokens and their merges need");
+    mem_free(many);
 }
 
 int main(void)
