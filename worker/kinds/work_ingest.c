@@ -62,6 +62,18 @@ static void take_report(struct work *w, const struct dataset_report *report)
     }
 }
 
+/* Without a tokenizer the coordinator takes ids for bytes', and a network has rows for no others.
+ */
+static int check_vocab(const struct work *w, const struct dataset_options *opt, uint32_t vocab,
+                       struct err *err)
+{
+    if (!opt->text || job_family(&w->spec)->external || vocab <= w->task->vocab)
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "%s has token ids up to %u: name data.tokenizer, or bring the file by data.path",
+                   opt->name, vocab - 1);
+}
+
 /* The address up to the end of the file's name, which says how the data are packed. */
 static char *source_name(const struct work *w)
 {
@@ -98,6 +110,8 @@ static int cut_source(struct work *w, const struct dataset_options *opt, struct 
         rc = take_classes(w, ds, err);
     if (rc == 0)
         rc = dataset_cut(ds, &cut, &report, err);
+    if (rc == 0)
+        rc = check_vocab(w, opt, report.vocab, err);
     if (rc == 0)
         take_report(w, &report);
     dataset_report_release(&report);

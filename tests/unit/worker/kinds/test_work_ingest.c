@@ -55,6 +55,7 @@ static struct work *ingest(const char *dir, struct cache *cache, bool with_token
     task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
     task.spec = spec;
     task.ingest = &order;
+    task.vocab = with_tokenizer ? 302 : 257;
     task.tokenizer = with_tokenizer ? &blob : NULL;
     cache_path(cache, sha256, path);
     OK(file_write_atomic(path, tokenizer, strlen(tokenizer), 0600, err));
@@ -117,6 +118,52 @@ static void names_no_query(void **state)
     assert_true(str_starts(why.msg, "http://example.org/x.jsonl, line 1"));
     assert_null(strstr(why.msg, "key=1"));
     work_free(w);
+    cache_close(cache);
+    mem_free(blobs);
+    scratch_free(dir);
+}
+
+/* Ids of a tokenizer that the job does not name: only a trainer of one's own has room for them. */
+static void refuses_unknown_ids(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "model: {type: llama, dim: 16, depth: 1, heads: 2, context: 64}\n"
+        "train: {batch: 2, lr: 1e-3}\n",
+        "model: {type: external, context: 64}\ntrainer: {command: ./t}\ntrain: {batch: 2}\n",
+    };
+    char *dir = scratch_new(), *blobs = in(dir, "blobs");
+    struct cache *cache;
+    uint16_t ids[4000];
+    OK(cache_open(blobs, 0, &cache, err));
+    for (size_t i = 0; i < COUNT(ids); i++)
+        ids[i] = (uint16_t)(5000 - i);
+    for (size_t i = 0; i < COUNT(models); i++) {
+        Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+        Skerry__V1__IngestTask order = SKERRY__V1__INGEST_TASK__INIT;
+        char spec[1024];
+        struct work *w;
+        snprintf(spec, sizeof(spec),
+                 "name: tiny\ndata: {url: [\"http://example.org/x.bin\"], holdout: 0%s}\n%s"
+                 "outer: {rounds: 3, steps: 24}\n",
+                 i ? ", kind: texts" : "", models[i]);
+        order.url = (char *)"http://example.org/x.bin";
+        task.id = 5;
+        task.job_id = 1;
+        task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+        task.spec = spec;
+        task.ingest = &order;
+        task.vocab = 257;
+        OK(work_new(kinds_all, &task, cache, dir, &w, err));
+        w->source_path = file_join(w->temp_dir, "source.tar");
+        OK(file_write_atomic(w->source_path, ids, sizeof(ids), 0600, err));
+        if (i == 0)
+            FAILS(w->kind->run(NULL, w, err),
+                  "http://example.org/x.bin has token ids up to 5000: name data.tokenizer, or");
+        else
+            OK(w->kind->run(NULL, w, err));
+        work_free(w);
+    }
     cache_close(cache);
     mem_free(blobs);
     scratch_free(dir);
@@ -210,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts_texts),
         cmocka_unit_test(names_no_query),
+        cmocka_unit_test(refuses_unknown_ids),
         cmocka_unit_test(cuts_captioned_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
