@@ -349,6 +349,23 @@ static int rewrite_added(struct build *b, struct buf *out, struct buf *spare)
     return 0;
 }
 
+/* True if words give the ids of the whole text, to encode which would take 72 bytes for each of its
+ * symbols. */
+static bool can_cut(const struct tokenizer *t)
+{
+    bool drop;
+    if (t->split != SPLIT_WHOLE || t->scores || t->whole_words || t->suffix ||
+        tokenizer_find(t, " ", 1) < 0)
+        return false;
+    for (uint32_t i = 0; t->merges && i <= t->merge_mask; i++) {
+        const uint32_t id = t->merges[i].id;
+        const struct token *k = id == NONE ? NULL : &t->tokens[id];
+        if (k && tokenizer_word(SPLIT_BEFORE, t->pool.data + k->at, k->len, &drop) < k->len)
+            return false;
+    }
+    return true;
+}
+
 int build_finish(struct build *b)
 {
     struct tokenizer *t = b->t;
@@ -362,6 +379,8 @@ int build_finish(struct build *b)
         rc = build_no_memory(b);
     if (rc < 0)
         return rc;
+    if (can_cut(t))
+        t->split = SPLIT_BEFORE;
     if (t->n_added)
         qsort(t->added, t->n_added, sizeof(*t->added), longest_first);
     for (size_t i = 0; i < t->n_added; i++) {

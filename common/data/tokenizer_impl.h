@@ -20,6 +20,8 @@ enum split {
     SPLIT_CLIP,   /* <\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|
                      [^\s\p{L}\p{N}]+, spaces dropped; the results are cut as in GPT-2 */
     SPLIT_WHOLE,  /* no pattern: the whole text is one word */
+    SPLIT_BEFORE, /* no pattern either, but no merge reaches from another character to a ' ' after
+                     it: before each such ' ' the text can be cut */
     SPLIT_SPACES, /* at white space, which is dropped */
 };
 

@@ -155,6 +155,16 @@ static size_t until_space(const uint8_t *text, size_t len, bool *ret_drop)
     return at;
 }
 
+/* Up to a ' ' that does not follow another, or U+2581, which may become one. */
+static size_t before_space(const uint8_t *text, size_t len)
+{
+    size_t at = 1;
+    while (at < len && (text[at] != ' ' || text[at - 1] == ' ' ||
+                        (at >= 3 && memcmp(text + at - 3, "\xe2\x96\x81", 3) == 0)))
+        at++;
+    return at;
+}
+
 size_t tokenizer_word(enum split split, const uint8_t *text, size_t len, bool *ret_drop)
 {
     *ret_drop = false;
@@ -169,6 +179,8 @@ size_t tokenizer_word(enum split split, const uint8_t *text, size_t len, bool *r
         return clip_word(text, len, ret_drop);
     case SPLIT_SPACES:
         return until_space(text, len, ret_drop);
+    case SPLIT_BEFORE:
+        return before_space(text, len);
     case SPLIT_NONE:
     case SPLIT_WHOLE:
         break;

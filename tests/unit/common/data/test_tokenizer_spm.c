@@ -4,6 +4,9 @@
 
 #include "tests/unit/common/base/util.h"
 
+#include "common/base/rng.h"
+#include "common/data/tokenizer_impl.h"
+
 enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };
 
 static void put_bytes(struct buf *b, int field, const void *data, size_t len)
@@ -196,6 +199,93 @@ static void unigram(void **state)
     buf_release(&b);
 }
 
+/* Texts of these give the ids of a whole text. */
+static void same_ids(struct tokenizer *t, const char *const *parts, size_t n_parts)
+{
+    struct rng rng;
+    rng_init(&rng, 5, 0);
+    assert_int_equal(t->split, SPLIT_BEFORE);
+    for (int round = 0; round < 2000; round++) {
+        struct tokens cut = {0}, whole = {0};
+        struct buf text;
+        buf_init(&text, 1024);
+        for (uint64_t n = 1 + rng_below(&rng, 24); n > 0; n--)
+            OK(buf_append_str(&text, parts[rng_below(&rng, n_parts)]));
+        OK(tokenizer_encode(t, text.data, text.len, 0, &cut, err));
+        t->split = SPLIT_WHOLE;
+        OK(tokenizer_encode(t, text.data, text.len, 0, &whole, err));
+        t->split = SPLIT_BEFORE;
+        if (cut.n != whole.n || memcmp(cut.ids, whole.ids, cut.n * sizeof(*cut.ids)) != 0)
+            fail_msg("'%s' has other ids when it is cut", buf_str(&text));
+        tokens_release(&cut);
+        tokens_release(&whole);
+        buf_release(&text);
+    }
+}
+
+#define META "\xe2\x96\x81"
+static const char *const parts[] = {"a",  "b",    " ",        "  ",   META,  "\n",      "z",
+                                    "ab", "\xe2", "\xe2\x96", "\xff", "a a", "\xc3\xa9"};
+
+/* A model of pieces whose spaces are at the beginning, or not. */
+static struct tokenizer *spaced_model(const struct model *m, const char *more)
+{
+    static const char *const pieces[] = {
+        META, META META, META META META META, META "a", META "ab", "a", "b", "ab", "aba",
+        "\n", "\n\n"};
+    struct buf b;
+    struct tokenizer *t;
+    put_head(&b);
+    for (size_t i = 0; i < COUNT(pieces); i++)
+        put_piece(&b, pieces[i], (float)(i * 7 % 11), NORMAL);
+    if (more)
+        put_piece(&b, more, 1, NORMAL);
+    for (unsigned i = 0; m->byte_fallback && i < 256; i++) {
+        char name[8];
+        snprintf(name, sizeof(name), "<0x%02X>", i);
+        put_piece(&b, name, 0, BYTE);
+    }
+    put_specs(&b, m);
+    OK(tokenizer_parse(b.data, b.len, "t.model", &t, err));
+    buf_release(&b);
+    return t;
+}
+
+/* No merge crosses the places before spaces, so a long text need not be in memory as one word. */
+static void bpe_is_cut_at_spaces(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" META
+        "\",\"prepend_scheme\":\"%s\",\"split\":false},\"model\":{\"type\":\"BPE\",\"unk_token\":"
+        "\"<unk>\",\"fuse_unk\":true,\"ignore_merges\":%s,\"vocab\":{\"<unk>\":0,\"" META
+        "\":1,\"a\":2,\"b\":3,\"" META "a\":4,\"" META META "\":5,\"ab\":6},\"merges\":[\"" META
+        " a\",\"a b\",\"" META " " META "\"]}}";
+    static const char *const schemes[] = {"never", "first", "always"};
+    struct tokenizer *t;
+    char text[1024];
+    for (int bytes = 0; bytes < 2; bytes++) {
+        const struct model m = {.type = 2, .byte_fallback = bytes, .keep_spaces = true};
+        t = spaced_model(&m, NULL);
+        same_ids(t, parts, COUNT(parts));
+        tokenizer_free(t);
+        t = spaced_model(&m, "b" META "a");
+        assert_int_equal(t->split, SPLIT_WHOLE);
+        encodes(t, "b a", "3 14");
+        tokenizer_free(t);
+    }
+    for (size_t i = 0; i < COUNT(schemes); i++) {
+        snprintf(text, sizeof(text), json, schemes[i], "false");
+        OK(tokenizer_parse(text, strlen(text), "t.json", &t, err));
+        same_ids(t, parts, COUNT(parts));
+        tokenizer_free(t);
+    }
+    snprintf(text, sizeof(text), json, schemes[0], "true"); /* a whole text may be a token */
+    OK(tokenizer_parse(text, strlen(text), "t.json", &t, err));
+    assert_int_equal(t->split, SPLIT_WHOLE);
+    tokenizer_free(t);
+}
+
 static void refuses(void **state)
 {
     (void)state;
@@ -231,9 +321,8 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bpe_with_bytes),
-        cmocka_unit_test(bpe_tidies),
-        cmocka_unit_test(unigram),
+        cmocka_unit_test(bpe_with_bytes), cmocka_unit_test(bpe_tidies),
+        cmocka_unit_test(unigram),        cmocka_unit_test(bpe_is_cut_at_spaces),
         cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
