@@ -4,6 +4,8 @@
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 
+#define METADATA_MAX (4ull << 30) /* bytes of the file: as many lines as a folder has files */
+
 static int grow(struct dataset_metadata *m, const char *name, struct err *err)
 {
     if (m->n < m->cap)
@@ -106,11 +108,11 @@ int dataset_metadata_parse(struct dataset_metadata *m, const void *data, size_t 
 int dataset_metadata_open(struct dataset_metadata *m, const char *dir, struct err *err)
 {
     char *path = file_join(dir, "metadata.jsonl"), *csv = file_join(dir, "metadata.csv");
-    struct file_map map;
+    struct buf text;
     int rc = 0;
-    if (file_exists(path) && (rc = file_map_open(path, &map, err)) == 0) {
-        rc = dataset_metadata_parse(m, map.data, map.len, path, err);
-        file_map_close(&map);
+    if (file_exists(path) && (rc = file_read(path, METADATA_MAX, &text, err)) == 0) {
+        rc = dataset_metadata_parse(m, text.data, text.len, path, err);
+        buf_release(&text);
     } else if (rc == 0 && file_exists(csv)) {
         rc = err_set(err, -ERR_FORMAT,
                      "%s is not read; write its rows to %s, as lines such as {\"file_name\": "

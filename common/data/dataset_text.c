@@ -64,6 +64,7 @@ struct text_cut {
     struct cutter *c;
     const struct dataset *ds;
     const struct text_dataset *own; /* the dataset's */
+    struct text_source *source;     /* the one that is being read */
     struct spool train, holdout;
     struct spans spans;
     struct kept kept;
@@ -210,7 +211,7 @@ static int release_kept(struct text_cut *t, struct spool *to)
 /* True if a document is a better one to keep; never once others are held out. */
 static bool is_nearer(struct text_cut *t, const struct text_document *doc)
 {
-    const double size = (double)(doc->ids ? doc->n_ids * sizeof(*doc->ids) : doc->len);
+    const double size = (double)(doc->text ? doc->len : doc->n_ids * sizeof(uint16_t));
     const double asked = t->c->opt->holdout * (double)text_source_bytes(t->own->text);
     const double off = fabs(size - fmax(asked, 2 * DATASET_PIECE_MIN));
     if (spool_records(&t->holdout) > 0 || (t->kept.records.len > 0 && off >= t->kept.off))
@@ -285,15 +286,12 @@ static int add_piece(struct text_cut *t, const struct text_document *doc, enum s
                : spool_add(t, split == SPLIT_HOLDOUT ? &t->holdout : &t->train, t->record.data);
 }
 
-/* Adds the piece of the ids at..at+n of the document. */
-static const uint32_t *ids_at(struct text_cut *t, const struct text_document *doc, size_t at,
-                              size_t n)
+/* The ids at..at+n of the document. */
+static int ids_at(struct text_cut *t, const struct text_document *doc, size_t at, size_t n,
+                  const uint32_t **ret)
 {
-    if (!doc->ids)
-        return t->tokens.ids + at;
-    for (size_t i = 0; i < n; i++)
-        t->piece[i] = doc->ids[at + i];
-    return t->piece;
+    *ret = doc->text ? t->tokens.ids + at : t->piece;
+    return doc->text ? 0 : text_source_ids(t->source, at, n, t->piece, t->c->err);
 }
 
 static enum split split_of(struct text_cut *t, const struct text_document *doc, size_t total)
@@ -334,11 +332,13 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, siz
         size_t n = total - at < context ? total - at : context;
         if (at > 0 && n < least)
             break;
-        const uint32_t *ids = ids_at(t, doc, at, n);
+        const uint32_t *ids;
         enum split to = split;
         if (split == SPLIT_SPANS)
             to = in_held_span(t, doc, total) ? SPLIT_HOLDOUT : SPLIT_TRAIN;
-        rc = check_vocab(t, doc->key, ids, n);
+        rc = ids_at(t, doc, at, n, &ids);
+        if (rc == 0)
+            rc = check_vocab(t, doc->key, ids, n);
         if (rc == 0)
             rc = add_piece(t, doc, to, number++, ids, n);
     }
@@ -360,14 +360,14 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
     struct cutter *c = t->c;
     int rc = cut_check_dim(c, t->ds, doc->key, (uint32_t)doc->dim);
     t->tokens.n = 0;
-    if (rc == 0 && !doc->ids) {
+    if (rc == 0 && doc->text) {
         rc =
             tokenizer_encode(t->tokenizer, doc->text, doc->len, TOKENIZER_ENDS, &t->tokens, c->err);
         if (rc < 0)
             rc = err_wrap(c->err, "document '%s'", doc->key);
         note_bytes(&c->report, doc);
     }
-    size_t total = doc->ids ? doc->n_ids : t->tokens.n;
+    size_t total = doc->text ? t->tokens.n : doc->n_ids;
     enum split split = only_holdout ? SPLIT_HOLDOUT : split_of(t, doc, total);
     return rc < 0 ? rc : cut_document(t, doc, total, split);
 }
@@ -377,6 +377,7 @@ static int take_source(struct text_cut *t, struct text_source *source, bool hold
     struct text_document doc;
     uint64_t before = t->c->seen;
     int rc;
+    t->source = source;
     for (uint64_t n = 1; (rc = text_source_next(source, &doc, t->c->err)) > 0; n++) {
         rc = take_document(t, &doc, holdout);
         t->c->seen = before + text_source_done(source);

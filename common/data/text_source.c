@@ -2,13 +2,16 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <fcntl.h>
 #include <jansson.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/data/feature.h"
 
 #define BLOCK_BYTES (64 * 1024)
+#define WINDOW_IDS (32 * 1024) /* ids of a token file that are read at once */
 #define KEY_MAX 512
 #define STEM_MAX 255
 #define LLMC_HEADER 1024 /* bytes: 256 int32 */
@@ -29,12 +32,17 @@ struct text_source {
     /* The file that is being read. */
     size_t at;
     struct archive *archive;
-    struct file_map map;
-    struct buf data;      /* text that was read, but is not used up */
-    size_t used;          /* bytes of data that are used up */
-    uint64_t line;        /* from 0 */
-    size_t token, tokens; /* the next one, and their number, in a token file */
+    struct buf data; /* text that was read, but is not used up */
+    size_t used;     /* bytes of data that are used up */
+    uint64_t line;   /* from 0 */
     bool ended, split;
+
+    /* In a token file. */
+    int fd;                     /* -1: none is open */
+    size_t document;            /* the first id of the document that was given out */
+    size_t token, tokens;       /* the next id, and their number */
+    size_t window_at, window_n; /* the first id of the window, and their number */
+    uint16_t window[WINDOW_IDS];
 
     json_t *object; /* holds the document that was given out */
     struct feature feature;
@@ -144,6 +152,7 @@ int text_source_open(const struct text_source_options *opt, struct text_source *
                      struct err *err)
 {
     struct text_source *s = mem_alloc(sizeof(*s));
+    s->fd = -1;
     buf_init(&s->data, TEXT_DOCUMENT_MAX);
     s->field = str_dup(opt->field ? opt->field : "text");
     s->column = str_dup(opt->column);
@@ -169,7 +178,10 @@ static void close_file(struct text_source *s)
     if (s->archive)
         archive_read_free(s->archive);
     s->archive = NULL;
-    file_map_close(&s->map);
+    if (s->fd >= 0)
+        (void)close(s->fd); /* read only: nothing to lose */
+    s->fd = -1;
+    s->window_n = 0;
     buf_clear(&s->data);
     s->used = 0;
     s->line = 0;
@@ -404,23 +416,28 @@ static int next_plain(struct text_source *s, struct text_document *ret, struct e
 
 static int open_tokens(struct text_source *s, struct err *err)
 {
+    const char *path = s->files.items[s->at];
     int32_t header[3];
-    int rc = file_map_open(s->files.items[s->at], &s->map, err);
+    uint64_t size;
+    int rc = file_size(path, &size, err);
     if (rc < 0)
         return rc;
-    if (s->map.len % 2)
+    if (size % 2)
         return err_set(err, -ERR_FORMAT,
                        "%s has an odd number of bytes: expected token ids of 16 bits",
                        file_name(s));
-    s->tokens = s->map.len / 2;
-    if (s->map.len < sizeof(header))
+    s->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    s->tokens = size / 2;
+    if (size < sizeof(header))
         return 0;
-    memcpy(header, s->map.data, sizeof(header));
-    s->split = header[0] == LLMC_MAGIC;
+    rc = file_pread_all(s->fd, header, sizeof(header), 0, file_name(s), err);
+    s->split = rc == 0 && header[0] == LLMC_MAGIC;
     if (!s->split)
-        return 0;
-    if (header[1] != 1 || s->map.len < LLMC_HEADER || header[2] < 0 ||
-        (uint64_t)header[2] != (s->map.len - LLMC_HEADER) / 2)
+        return rc;
+    if (header[1] != 1 || size < LLMC_HEADER || header[2] < 0 ||
+        (uint64_t)header[2] != (size - LLMC_HEADER) / 2)
         return err_set(err, -ERR_FORMAT,
                        "%s begins as a file of llm.c does, but its version is not 1 or its number "
                        "of tokens is not the one in its header",
@@ -429,20 +446,64 @@ static int open_tokens(struct text_source *s, struct err *err)
     return 0;
 }
 
-/* Takes the tokens up to the next end-of-text token, which begins a document. */
-static int next_tokens(struct text_source *s, struct text_document *ret)
+/* The ids from `at` (below s->tokens) on that are in memory, at least one. */
+static int ids_from(struct text_source *s, size_t at, const uint16_t **ret, size_t *ret_n,
+                    struct err *err)
 {
-    const uint16_t *ids = (const uint16_t *)(const void *)s->map.data; /* page-aligned */
-    size_t from = s->token, to = s->tokens;
-    if (from >= to)
+    if (at < s->window_at || at - s->window_at >= s->window_n) {
+        const size_t rest = s->tokens - at, n = rest < WINDOW_IDS ? rest : WINDOW_IDS;
+        s->window_n = 0;
+        int rc = file_pread_all(s->fd, s->window, n * sizeof(*s->window), at * sizeof(*s->window),
+                                file_name(s), err);
+        if (rc < 0)
+            return rc;
+        s->window_at = at;
+        s->window_n = n;
+    }
+    *ret = s->window + (at - s->window_at);
+    *ret_n = s->window_n - (at - s->window_at);
+    return 0;
+}
+
+/* Takes the tokens up to the next end-of-text token, which begins a document. */
+static int next_tokens(struct text_source *s, struct text_document *ret, struct err *err)
+{
+    const uint16_t *ids;
+    size_t at = s->token, n;
+    if (at >= s->tokens)
         return 0;
-    if (s->split)
-        for (to = from + 1; to < s->tokens && ids[to] != LLMC_END;)
-            to++;
-    s->token = to;
+    s->document = at;
+    at = s->split ? at + 1 : s->tokens;
+    while (at < s->tokens) {
+        int rc = ids_from(s, at, &ids, &n, err);
+        if (rc < 0)
+            return rc;
+        size_t i = 0;
+        while (i < n && ids[i] != LLMC_END)
+            i++;
+        at += i;
+        if (i < n)
+            break;
+    }
+    s->token = at;
     numbered_key(s, s->line++);
-    *ret = (struct text_document){.key = s->key, .ids = ids + from, .n_ids = to - from};
+    *ret = (struct text_document){.key = s->key, .n_ids = at - s->document};
     return 1;
+}
+
+int text_source_ids(struct text_source *s, size_t at, size_t n, uint32_t *ret, struct err *err)
+{
+    const uint16_t *ids;
+    size_t there;
+    for (at += s->document; n > 0; at += there, n -= there) {
+        int rc = ids_from(s, at, &ids, &there, err);
+        if (rc < 0)
+            return rc;
+        there = there < n ? there : n;
+        for (size_t i = 0; i < there; i++)
+            *ret++ = ids[i];
+    }
+    return 0;
 }
 
 /* ---- documents ---- */
@@ -450,14 +511,14 @@ static int next_tokens(struct text_source *s, struct text_document *ret)
 static int next_in_file(struct text_source *s, struct text_document *ret, struct err *err)
 {
     enum format f = format_of(file_name(s));
-    if (!s->archive && !s->map.data) {
+    if (!s->archive && s->fd < 0) {
         int rc = f == FORMAT_TOKENS ? open_tokens(s, err) : open_text(s, err);
         if (rc == 0 && f != FORMAT_TOKENS)
             rc = skip_mark(s, err);
         if (rc < 0)
             return rc;
     }
-    return f == FORMAT_TOKENS  ? next_tokens(s, ret)
+    return f == FORMAT_TOKENS  ? next_tokens(s, ret, err)
            : f == FORMAT_JSONL ? next_object(s, ret, err)
                                : next_plain(s, ret, err);
 }

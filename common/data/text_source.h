@@ -10,7 +10,8 @@
  *   DIR                                all of these in it, sorted by name
  *
  * Reads each source once, in bounded memory: a document has at most TEXT_DOCUMENT_MAX
- * bytes, and a line TEXT_VALUES_MAX values.  Broken lines are errors that name file and line.  One thread at a time.
+ * bytes, and a line TEXT_VALUES_MAX values.  Broken lines are errors that name file and line, and
+ * files that are shortened meanwhile are errors, too.  One thread at a time.
  *
  * Links to libarchive. */
 #ifndef COMMON_DATA_TEXT_SOURCE_H
@@ -33,10 +34,9 @@ struct text_source_options {
 
 /* A document, borrowed until the next call: text, or ids. */
 struct text_document {
-    const char *key; /* "train-00000/17": file, below the source's folder, and line from 0 */
-    const char *text;
-    size_t len;          /* bytes */
-    const uint16_t *ids; /* the document of a token file; NULL for text */
+    const char *key;  /* "train-00000/17": file, below the source's folder, and line from 0 */
+    const char *text; /* NULL: a token file's, whose ids text_source_ids() reads */
+    size_t len;       /* bytes */
     size_t n_ids;
     const float *feature; /* the column; NULL: none asked for */
     size_t dim;
@@ -47,6 +47,8 @@ int text_source_open(const struct text_source_options *opt, struct text_source *
                      struct err *err);
 /* 1 with the next document, 0 at the end of all. */
 int text_source_next(struct text_source *s, struct text_document *ret, struct err *err);
+/* The ids at..at+n of the document that was given out last, of a token file. */
+int text_source_ids(struct text_source *s, size_t at, size_t n, uint32_t *ret, struct err *err);
 void text_source_close(struct text_source *s); /* NULL is fine */
 
 /* The number of files and folders that are left out. */

@@ -22,9 +22,12 @@ static void read_all(const char *path, const char *name, const char *column)
         volatile uint8_t sum = 0; /* every byte given out is there to be read */
         for (size_t i = 0; i < d.len; i++)
             sum = (uint8_t)(sum + (uint8_t)d.text[i]);
-        for (size_t i = 0; i < d.n_ids; i++)
-            sum = (uint8_t)(sum + d.ids[i]);
-        if (!d.text && !d.ids)
+        for (size_t i = 0; i < d.n_ids; i++) {
+            uint32_t id;
+            if (text_source_ids(s, i, 1, &id, NULL) < 0)
+                abort();
+        }
+        if (!d.text && d.n_ids == 0)
             abort();
     }
     text_source_close(s);

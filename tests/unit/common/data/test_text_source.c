@@ -3,6 +3,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
+#include <unistd.h>
 
 #include "tests/unit/common/base/util.h"
 
@@ -46,7 +47,7 @@ static void expect(const char *path, const char *field, const struct want *want,
         assert_string_equal(d.key, want[i].key);
         assert_int_equal(d.len, want[i].len ? want[i].len : strlen(want[i].text));
         assert_memory_equal(d.text, want[i].text, d.len);
-        assert_null(d.ids);
+        assert_int_equal(d.n_ids, 0);
         assert_null(d.feature);
     }
     assert_int_equal(text_source_next(s, &d, NULL), 0);
@@ -162,6 +163,18 @@ static void long_lines_cross_blocks(void **state)
     scratch_free(dir);
 }
 
+/* The ids of the document that was given out last. */
+static void check_ids(struct text_source *s, const uint16_t *want, size_t n)
+{
+    uint32_t *got = mem_alloc_array(n, sizeof(*got));
+    OK(text_source_ids(s, 0, n, got, err));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(got[i], want[i]);
+    OK(text_source_ids(s, n - 1, 1, got, err));
+    assert_int_equal(got[0], want[n - 1]);
+    mem_free(got);
+}
+
 static void reads_token_files(void **state)
 {
     (void)state;
@@ -183,16 +196,54 @@ static void reads_token_files(void **state)
     OK(text_source_open(&(struct text_source_options){.path = dir}, &s, err));
     assert_int_equal(text_source_next(s, &d, NULL), 1);
     assert_string_equal(d.key, "a/0");
+    assert_null(d.text);
     assert_int_equal(d.n_ids, 4);
-    assert_memory_equal(d.ids, nano, sizeof(nano));
+    check_ids(s, nano, 4);
     for (size_t i = 0; i < COUNT(want); i++) {
         assert_int_equal(text_source_next(s, &d, NULL), 1);
         assert_string_equal(d.key, want[i].key);
         assert_int_equal(d.n_ids, want[i].n);
-        assert_memory_equal(d.ids, ids + want[i].at, want[i].n * 2);
+        check_ids(s, ids + want[i].at, want[i].n);
     }
     assert_int_equal(text_source_next(s, &d, NULL), 0);
     text_source_close(s);
+    scratch_free(dir);
+}
+
+/* Files that are larger than what is read at once, and that others may write. */
+static void token_files_are_read_in_parts(void **state)
+{
+    (void)state;
+    enum { N = 100000, SECOND = 70000 };
+    static uint16_t file[512 + N], *ids = file + 512;
+    int32_t header[3] = {20240520, 1, N};
+    memcpy(file, header, sizeof(header));
+    for (size_t i = 0; i < N; i++)
+        ids[i] = (uint16_t)(i % 50000);
+    ids[0] = ids[SECOND] = 50256;
+    char *dir = scratch_new(), *path = in(dir, "x.bin");
+    struct text_source *s;
+    struct text_document d;
+    uint32_t id;
+    put(dir, "x.bin", file, sizeof(file));
+    OK(text_source_open(&(struct text_source_options){.path = path}, &s, err));
+    OK(text_source_next(s, &d, err));
+    assert_int_equal(d.n_ids, SECOND);
+    check_ids(s, ids, SECOND);
+    assert_int_equal(truncate(path, 1024 + 2 * (N - 10)), 0);
+    FAILS(text_source_next(s, &d, err), "x.bin ends at byte 201004, 20 bytes too early");
+    text_source_close(s);
+    OK(text_source_open(&(struct text_source_options){.path = path, .name = "y.bin"}, &s, err));
+    FAILS(text_source_next(s, &d, err), "number of tokens is not the one in its header");
+    text_source_close(s);
+    put(dir, "x.bin", ids, 2 * N);
+    OK(text_source_open(&(struct text_source_options){.path = path}, &s, err));
+    OK(text_source_next(s, &d, err));
+    assert_int_equal(d.n_ids, N);
+    assert_int_equal(truncate(path, 2000), 0);
+    FAILS(text_source_ids(s, 1000, 1, &id, err), "x.bin ends at byte 2000");
+    text_source_close(s);
+    mem_free(path);
     scratch_free(dir);
 }
 
@@ -361,6 +412,7 @@ int main(void)
         cmocka_unit_test(reads_token_files),
         cmocka_unit_test(brings_a_column),
         cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(token_files_are_read_in_parts),
         cmocka_unit_test(refuses_lines_of_many_values),
         cmocka_unit_test(reads_npy),
     };
