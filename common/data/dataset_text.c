@@ -65,6 +65,7 @@ struct text_cut {
     const struct dataset *ds;
     const struct text_dataset *own; /* the dataset's */
     struct text_source *source;     /* the one that is being read */
+    uint64_t before;                /* bytes of those before it */
     struct spool train, holdout;
     struct spans spans;
     struct kept kept;
@@ -248,6 +249,12 @@ static int check_vocab(const struct text_cut *t, const char *key, const uint32_t
     return 0;
 }
 
+static int tell_progress(struct text_cut *t)
+{
+    t->c->seen = t->before + text_source_done(t->source);
+    return cut_progress(t->c, t->c->seen);
+}
+
 /* The destination of a document, or of a piece. */
 enum split { SPLIT_TRAIN, SPLIT_HOLDOUT, SPLIT_SPANS, SPLIT_KEEP };
 
@@ -341,6 +348,8 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, siz
             rc = check_vocab(t, doc->key, ids, n);
         if (rc == 0)
             rc = add_piece(t, doc, to, number++, ids, n);
+        if (rc == 0 && number % PROGRESS_EVERY == 0)
+            rc = tell_progress(t);
     }
     t->c->report.documents += number > 0;
     t->c->report.holdout_documents += number > 0 && split == SPLIT_HOLDOUT;
@@ -375,19 +384,17 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
 static int take_source(struct text_cut *t, struct text_source *source, bool holdout)
 {
     struct text_document doc;
-    uint64_t before = t->c->seen;
     int rc;
     t->source = source;
+    t->before = t->c->seen;
     for (uint64_t n = 1; (rc = text_source_next(source, &doc, t->c->err)) > 0; n++) {
         rc = take_document(t, &doc, holdout);
-        t->c->seen = before + text_source_done(source);
         if (rc == 0 && n % PROGRESS_EVERY == 0)
-            rc = cut_progress(t->c, t->c->seen);
+            rc = tell_progress(t);
         if (rc < 0)
             break;
     }
-    t->c->seen = before + text_source_done(source);
-    return rc < 0 ? rc : cut_progress(t->c, t->c->seen);
+    return rc < 0 ? rc : tell_progress(t);
 }
 
 /* ---- pieces to shards ---- */

@@ -40,6 +40,7 @@ struct text_source {
     /* In a token file. */
     int fd;                     /* -1: none is open */
     size_t document;            /* the first id of the document that was given out */
+    size_t read;                /* the ids before this were given out */
     size_t token, tokens;       /* the next id, and their number */
     size_t window_at, window_n; /* the first id of the window, and their number */
     uint16_t window[WINDOW_IDS];
@@ -185,7 +186,7 @@ static void close_file(struct text_source *s)
     buf_clear(&s->data);
     s->used = 0;
     s->line = 0;
-    s->token = s->tokens = 0;
+    s->token = s->tokens = s->read = 0;
     s->ended = s->split = false;
 }
 
@@ -216,7 +217,8 @@ uint64_t text_source_bytes(const struct text_source *s)
 
 uint64_t text_source_done(const struct text_source *s)
 {
-    return s->before + (s->archive ? (uint64_t)archive_filter_bytes(s->archive, -1) : 0);
+    return s->before + (s->archive ? (uint64_t)archive_filter_bytes(s->archive, -1)
+                                   : s->read * sizeof(*s->window));
 }
 
 /* ---- text, packed or not ---- */
@@ -503,6 +505,7 @@ int text_source_ids(struct text_source *s, size_t at, size_t n, uint32_t *ret, s
         for (size_t i = 0; i < there; i++)
             *ret++ = ids[i];
     }
+    s->read = at;
     return 0;
 }
 

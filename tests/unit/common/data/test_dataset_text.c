@@ -461,6 +461,60 @@ static void token_files(void **state)
     scratch_free(dir);
 }
 
+/* The bytes that were done when it was called. */
+struct stop {
+    uint64_t done[64];
+    int calls, at;
+};
+
+static int stop_at(void *ctx, uint64_t done, uint64_t total)
+{
+    struct stop *s = ctx;
+    assert_true(done <= total && s->calls < 64);
+    s->done[s->calls++] = done;
+    return s->calls == s->at ? -ERR_CANCELLED : 0;
+}
+
+static int ignore_shard(void *ctx, const struct dataset_shard *shard, struct err *err)
+{
+    (void)ctx;
+    return file_remove(shard->path, err);
+}
+
+/* A token file is one document, of any size: it is counted, and can be left, on the way. */
+static void a_document_can_be_left(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    static uint16_t ids[N];
+    char *dir = scratch_new(), *path = in(dir, "x.bin");
+    put(dir, "x.bin", ids, sizeof(ids));
+    for (int at = 0; at < 3; at += 2) {
+        struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+        struct stop stop = {.at = at};
+        struct dataset_cut c = {.shard_samples = 4096,
+                                .dir = dir,
+                                .on_shard = ignore_shard,
+                                .on_progress = stop_at,
+                                .ctx = &stop};
+        struct dataset_report r = {0};
+        struct dataset *ds;
+        OK(dataset_open(&opt, &ds, err));
+        if (at)
+            FAILS(dataset_cut(ds, &c, &r, err), "cutting the dataset was stopped");
+        else
+            OK(dataset_cut(ds, &c, &r, err));
+        /* 1587 pieces: six times in between, and at the end. */
+        for (int i = 0; i < (at ? at : 6); i++)
+            assert_int_equal(stop.done[i], 2 * ((i + 1) * 256 * (CONTEXT - 1) + 1));
+        assert_true(at ? stop.calls == at : stop.done[6] == sizeof(ids));
+        dataset_report_release(&r);
+        dataset_close(ds);
+    }
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void says_what_is_wrong(void **state)
 {
     (void)state;
@@ -552,6 +606,7 @@ int main(void)
         cmocka_unit_test(holdout_of_its_own),
         cmocka_unit_test(pieces_have_the_column),
         cmocka_unit_test(token_files),
+        cmocka_unit_test(a_document_can_be_left),
         cmocka_unit_test(files_are_held_out_one_by_one),
         cmocka_unit_test(what_is_no_utf8_is_counted),
         cmocka_unit_test(says_what_is_wrong),
