@@ -16,7 +16,8 @@
 #define STEM_MAX 255
 #define LLMC_HEADER 1024 /* bytes: 256 int32 */
 #define LLMC_MAGIC 20240520
-#define LLMC_END 50256 /* GPT-2's end of text */
+#define LLMC_LLAMA3 20240801 /* ids of 32 bits */
+#define LLMC_END 50256       /* GPT-2's end of text */
 
 enum format { FORMAT_NONE, FORMAT_JSONL, FORMAT_PLAIN, FORMAT_TOKENS };
 
@@ -435,6 +436,11 @@ static int open_tokens(struct text_source *s, struct err *err)
     if (size < sizeof(header))
         return 0;
     rc = file_pread_all(s->fd, header, sizeof(header), 0, file_name(s), err);
+    if (rc == 0 && header[0] == LLMC_LLAMA3)
+        return err_set(err, -ERR_FORMAT,
+                       "%s is llm.c's for Llama 3, with token ids of 32 bits, but only those of 16 "
+                       "bits are read: bring its text, with data.tokenizer",
+                       file_name(s));
     s->split = rc == 0 && header[0] == LLMC_MAGIC;
     if (!s->split)
         return rc;
