@@ -48,7 +48,7 @@ int dataset_column_json(const struct dataset *ds, struct dataset_column *c, cons
 {
     const json_t *array = ds->column ? json_object_get(root, ds->column) : NULL;
     const char *why = array ? feature_from_json(array, &c->feature) : NULL;
-    c->named = array != NULL;
+    c->named = c->named || array;
     return why ? err_set(err, -ERR_FORMAT, "the column '%s' of %s.json %s", ds->column, key, why)
                : 0;
 }

@@ -138,7 +138,9 @@ static void members_of_tars(void **state)
         {"n2.npy", "npy", 50}, {"n2.dino.npy", "npy", 2},
         {"n2.png", NULL, 0},   {"n2.cls", "0", 0},
         {"n3.cls", "1", 0},    {"n3.npy", "npy", 3},
-        {"n3.png", NULL, 0},   {NULL, NULL, 0},
+        {"n3.png", NULL, 0},   {"n4.dino.npy", "npy", 4},
+        {"n4.png", NULL, 0},   {"n4.json", "{\"label\": 0}", 0},
+        {"n4.npy", "npy", 50}, {NULL, NULL, 0},
     };
     static const struct member missing[] = {
         {"n1.png", NULL, 0}, {"n1.cls", "0", 0},         {"n1.npy", "npy", 1}, {"n2.png", NULL, 0},
@@ -153,7 +155,7 @@ static void members_of_tars(void **state)
     unsigned n;
     write_tar(path, good);
     OK(cut(path, &n, err));
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     write_tar(path, missing);
     FAILS(cut(path, &n, err), "t.tar: sample 'n2' has no column 'dino'");
     write_tar(path, ragged);
