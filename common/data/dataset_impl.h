@@ -36,6 +36,7 @@ struct dataset_left {
     uint64_t files[DATASET_LEFT_KINDS]; /* images that we do not read, by ending */
     uint64_t folders;                   /* folders inside class folders */
     uint64_t beside;                    /* images beside class folders */
+    uint64_t beside_tars;               /* folders beside tars */
     uint64_t others;                    /* other files beside texts */
 };
 

@@ -26,6 +26,7 @@ void dataset_left_add(struct dataset_left *left, const struct dataset_left *more
         left->files[i] += more->files[i];
     left->folders += more->folders;
     left->beside += more->beside;
+    left->beside_tars += more->beside_tars;
     left->others += more->others;
 }
 
@@ -53,6 +54,7 @@ char *dataset_left_say(const struct dataset_left *left)
     }
     count(out, left->folders, "folder", " inside class folders", &any);
     count(out, left->beside, "image", " beside the class folders", &any);
+    count(out, left->beside_tars, "folder", " beside the tars", &any);
     count(out, left->others, "name", " of other kinds", &any);
     (void)fclose(out);
     char *said = any ? str_dup(text) : NULL;

@@ -364,9 +364,15 @@ static int tars_of_dir(struct dataset *ds, struct err *err)
     int rc = file_list(ds->path, DATASET_ENTRIES_MAX, &entries, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; rc == 0 && i < entries.n; i++)
-        if (dataset_is_tar(entries.items[i]))
-            rc = file_names_add(&t->names, TARS_MAX, file_join(ds->path, entries.items[i]), err);
+    for (size_t i = 0; rc == 0 && i < entries.n; i++) {
+        char *path = file_join(ds->path, entries.items[i]);
+        if (dataset_is_tar(path)) {
+            rc = file_names_add(&t->names, TARS_MAX, path, err);
+            continue;
+        }
+        ds->left.beside_tars += file_is_dir(path);
+        mem_free(path);
+    }
     file_names_release(&entries);
     return rc;
 }
@@ -389,6 +395,16 @@ static int find_tars(struct dataset *ds, struct err *err)
     return rc;
 }
 
+/* If no dataset is in the tars, it may be in the folders beside them. */
+static int tell_left(const struct dataset *ds, int rc, struct err *err)
+{
+    char *left = rc == -ERR_FORMAT && ds->left.beside_tars ? dataset_left_say(&ds->left) : NULL;
+    if (left && err)
+        (void)err_set(err, rc, "%s; left out: %s", err->msg, left);
+    mem_free(left);
+    return rc;
+}
+
 static int tars_open(struct dataset *ds, const struct dataset_options *opt, struct err *err)
 {
     struct tars *t = ds->own = mem_alloc(sizeof(*t));
@@ -397,7 +413,7 @@ static int tars_open(struct dataset *ds, const struct dataset_options *opt, stru
     dataset_captions_init(&t->now.captions);
     dataset_captions_init(&t->next.captions);
     int rc = find_tars(ds, err);
-    return rc < 0 ? rc : scan_tars(ds, opt, err);
+    return rc < 0 ? rc : tell_left(ds, scan_tars(ds, opt, err), err);
 }
 
 static void tars_close(struct dataset *ds)

@@ -82,6 +82,28 @@ static void tars_of_others_are_read(void **state)
     scratch_free(dir);
 }
 
+/* A tar that happens to lie beside class folders. */
+static void folders_beside_tars_are_named(void **state)
+{
+    char *dir = scratch_new();
+    struct dataset *ds;
+    fill_folder(dir, "cat", 2, png);
+    fill_folder(dir, "dog", 2, png);
+    put(dir, "notes.md", "x", 1);
+    make_tar(dir, "backup.tar", "a.png=PNG");
+    FAILS(
+        images_open(dir, &ds, err),
+        "backup.tar: sample 'a' has no class: expected a.cls, or \"label\" in a.json; left out: 2 "
+        "folders beside the tars");
+    make_tar(dir, "backup.tar", "a.txt=x");
+    FAILS(images_open(dir, &ds, err), "has no images (KEY.jpg KEY.png KEY.webp); left out: 2 f");
+    make_tar(dir, "backup.tar", "a.png=PNG;a.cls=1");
+    OK(images_open(dir, &ds, err));
+    assert_string_equal(dataset_left_out(ds), "2 folders beside the tars");
+    dataset_close(ds);
+    scratch_free(dir);
+}
+
 /* As in a folder: it is left out, with its reason. */
 static void too_large(void **state)
 {
@@ -155,6 +177,7 @@ int main(void)
         cmocka_unit_test(tars_are_read),
         cmocka_unit_test(tars_with_text_classes_are_cut),
         cmocka_unit_test(tars_of_others_are_read),
+        cmocka_unit_test(folders_beside_tars_are_named),
         cmocka_unit_test(too_large),
         cmocka_unit_test(refuses_tars),
     };
