@@ -18,9 +18,8 @@ struct latents {
     char *dir;
     size_t record; /* bytes of a record, with its checksum */
     pthread_mutex_t lock;
-    uint8_t refused[HASH_BYTES]; /* the last shard without room, if there was one */
-    bool any_refused;
-    bool failed, full;     /* these conditions were logged */
+    uint64_t refused;      /* bytes of the smallest file without room; UINT64_MAX: all had room */
+    bool failed;           /* logged */
     struct timespec since; /* time of opening: files written since then stay */
 };
 
@@ -63,6 +62,7 @@ int latents_open(const struct latents_options *opt, struct latents **ret, struct
     struct latents *l = mem_alloc(sizeof *l);
     l->opt = *opt;
     l->since = since;
+    l->refused = UINT64_MAX;
     l->dir = str_dup(opt->dir);
     l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
     pthread_mutex_init(&l->lock, NULL);
@@ -166,21 +166,21 @@ static bool make_room(const struct latents *l, uint64_t bytes)
     return fits;
 }
 
-/* Is there room for the shard's file, or is it there?  Under the lock. */
+/* Is there room for the shard's file, or is it there?  Looks for no room where there was none for a
+ * smaller file: that reads the whole directory, and nothing frees it while the set is open.  Under
+ * the lock. */
 static bool admit(struct latents *l, const struct latents_place *at, const char *path)
 {
     const uint64_t bytes = file_bytes(l, at);
-    if (l->any_refused && memcmp(l->refused, at->shard_sha256, HASH_BYTES) == 0)
-        return false;
-    if (bytes <= l->opt.max_bytes && (file_exists(path) || make_room(l, bytes)))
+    if (bytes <= l->opt.max_bytes &&
+        (file_exists(path) || (bytes < l->refused && make_room(l, bytes))))
         return true;
-    if (!l->full)
+    if (l->refused == UINT64_MAX)
         log_warn("latents",
                  "encoders.cache (%" PRIu64 " bytes) has no room for the %" PRIu64 " of a shard of "
                  "%u pictures: what does not fit is encoded anew each time",
                  l->opt.max_bytes, bytes, at->samples);
-    l->full = l->any_refused = true;
-    memcpy(l->refused, at->shard_sha256, HASH_BYTES);
+    l->refused = bytes < l->refused ? bytes : l->refused;
     return false;
 }
 

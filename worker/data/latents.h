@@ -7,7 +7,8 @@
  * where nothing was put yet.  A record that does not match its checksum counts as missing: it is
  * computed again and replaced.  The files together have a maximum; if another would not fit, files
  * of earlier sets are removed, the longest unwritten first.  A shard that is larger than the
- * maximum is not kept.
+ * maximum, or comes after one that is not larger and had no room, is not kept until the directory
+ * is opened again.
  *
  * latents_get may be called by any thread, also while another puts. */
 #ifndef WORKER_DATA_LATENTS_H

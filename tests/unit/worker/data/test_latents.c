@@ -172,6 +172,40 @@ static void test_room(void **state)
     latents_close(l);
 }
 
+/* Room is looked for, through all files, only once for files of a size. */
+static void test_full_stays_full(void **state)
+{
+    struct fixture *f = *state;
+    static const uint8_t shard_d[HASH_BYTES] = {4}, small[HASH_BYTES] = {5};
+    const uint16_t values[VALUES] = {50};
+    const struct latents_place at = {small, SAMPLES / 2, 0, false};
+    uint16_t back[VALUES];
+    struct file_names names;
+    f->opt.max_bytes = 2 * 2 * SAMPLES * RECORD;
+    struct latents *l = open_it(f);
+    put(l, shard_a, 0, false, 1);
+    assert_int_equal(file_list(f->dir, 10, &names, NULL), 0);
+    put(l, shard_b, 0, false, 2);
+    put(l, shard_c, 0, false, 3); /* no room */
+    char *path = file_join(f->dir, names.items[0]);
+    assert_int_equal(unlink(path), 0);
+    put(l, shard_c, 0, false, 3);
+    put(l, shard_d, 0, false, 4);
+    assert_int_equal(get(l, shard_c, 0, false), -1);
+    assert_int_equal(get(l, shard_d, 0, false), -1);
+    put(l, shard_b, 1, false, 6); /* it is there */
+    assert_int_equal(get(l, shard_b, 1, false), 6);
+    latents_put(l, &at, values); /* a smaller one */
+    assert_true(latents_get(l, &at, back) && back[0] == 50);
+    latents_close(l);
+    l = open_later(f);
+    put(l, shard_d, 0, false, 4);
+    assert_int_equal(get(l, shard_d, 0, false), 4);
+    latents_close(l);
+    mem_free(path);
+    file_names_release(&names);
+}
+
 /* Two sets of encoders, used in turn, have their files in one place and keep to one maximum. */
 static void test_shared_room(void **state)
 {
@@ -211,7 +245,7 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
         TEST(test_comes_back),  TEST(test_damaged),  TEST(test_room),
-        TEST(test_shared_room), TEST(test_one_side),
+        TEST(test_shared_room), TEST(test_one_side), TEST(test_full_stays_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
