@@ -120,7 +120,6 @@ static int emit(struct cutter *c, const struct dataset_image *m)
 {
     /* The very first sample is held out if any are asked for, so that there is at least one. */
     bool first = c->report.samples == 0 && c->opt->holdout > 0;
-    size_t n = strlen(m->key);
     struct shard_sample s = {
         .cls = m->cls,
         .data = m->data,
@@ -129,7 +128,7 @@ static int emit(struct cutter *c, const struct dataset_image *m)
         .captions = m->captions,
         .captions_len = m->captions_len,
     };
-    (void)str_copy(s.key, sizeof(s.key), n < sizeof(s.key) ? m->key : m->key + n - 99);
+    shard_key(m->key, strlen(m->key), s.key);
     (void)str_copy(s.ext, sizeof(s.ext), sniff(m->data, m->len));
     return cut_add(c, &s, m->dim, first || cut_is_holdout(c, m->key));
 }

@@ -419,8 +419,7 @@ static int emit_record(struct text_cut *t, const struct spool *s, const uint8_t 
     struct shard_sample sample = {.ext = "tok"};
     memcpy(&r, p, sizeof(r));
     p += sizeof(r);
-    size_t cut = r.key_len < sizeof(sample.key) ? 0 : r.key_len + 1 - sizeof(sample.key);
-    memcpy(sample.key, p + cut, r.key_len - cut);
+    shard_key((const char *)p, r.key_len, sample.key);
     sample.data = p + r.key_len;
     sample.len = r.len;
     sample.tokens = r.tokens;

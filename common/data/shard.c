@@ -418,8 +418,42 @@ void shard_feature(const struct shard *shard, const struct shard_sample *s, floa
 
 /* ---- names ---- */
 
-#define KEY_TAIL 80 /* bytes of a name that are kept */
+#define KEY_TAIL 80 /* bytes of a name that are kept, with its hash */
+#define HASH_TAIL 9 /* bytes of "-" and the hash */
 #define NUMBER_DIGITS 6
+
+static bool is_ascii(const char *name, size_t len)
+{
+    size_t i = 0;
+    while (i < len && !(name[i] & 0x80))
+        i++;
+    return i == len;
+}
+
+/* Gives a name that is in this form already as it is. */
+static void make_key(uint32_t number, const char *name, size_t len, char out[SHARD_KEY_MAX])
+{
+    const bool whole = len <= KEY_TAIL && is_ascii(name, len);
+    const size_t most = whole ? KEY_TAIL : KEY_TAIL - HASH_TAIL;
+    int at = snprintf(out, SHARD_KEY_MAX, "%0*u-", NUMBER_DIGITS, number);
+    for (size_t i = len > most ? len - most : 0; i < len; i++) {
+        unsigned char c = (unsigned char)name[i];
+        bool plain = c < 0x80 && c && (isalnum(c) || strchr("_-#", c));
+        out[at++] = plain ? (char)c : '_';
+    }
+    out[at] = '\0';
+    if (!whole) {
+        uint8_t sum[HASH_BYTES];
+        char hex[HASH_HEX_MAX];
+        hash_sha256(name, len, sum);
+        (void)snprintf(out + at, SHARD_KEY_MAX - (size_t)at, "-%s", hash_hex(sum, 4, hex));
+    }
+}
+
+void shard_key(const char *name, size_t len, char out[SHARD_KEY_MAX])
+{
+    make_key(0, name, len, out);
+}
 
 /* A name without the number that a shard put before it. */
 static const char *bare_name(const char *key)
@@ -465,21 +499,6 @@ void shard_writer_free(struct shard_writer *w)
 uint32_t shard_writer_samples(const struct shard_writer *w)
 {
     return w->samples;
-}
-
-/* The key inside a shard: unique there, and a name a person recognises. */
-static void make_key(uint32_t number, const char *key, char out[SHARD_KEY_MAX])
-{
-    const char *name = bare_name(key);
-    size_t n = strlen(name);
-    const char *tail = n > KEY_TAIL ? name + n - KEY_TAIL : name;
-    int at = snprintf(out, SHARD_KEY_MAX, "%0*u-", NUMBER_DIGITS, number);
-    for (; *tail; tail++) {
-        unsigned char c = (unsigned char)*tail;
-        bool plain = c < 0x80 && (isalnum(c) || strchr("_-#", c));
-        out[at++] = plain ? (char)c : '_';
-    }
-    out[at] = '\0';
 }
 
 static int add_member(struct shard_writer *w, const char *key, const char *ext, const void *data,
@@ -529,7 +548,8 @@ int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint3
         rc = (kind == SHARD_TEXT ? tar_writer_open_zstd : tar_writer_open)(w->path, &w->tar, err);
     if (rc < 0)
         return rc;
-    make_key(w->samples, s->key, key);
+    const char *name = bare_name(s->key);
+    make_key(w->samples, name, strlen(name), key);
     rc = add_member(w, key, s->ext, s->data, s->len, err);
     int n = snprintf(cls, sizeof(cls), "%u", s->cls);
     if (rc == 0 && kind != SHARD_TEXT)

@@ -62,8 +62,12 @@ void shard_close(struct shard *s); /* { 0 } is fine */
 /* The ids of a piece: s->tokens of them. */
 void shard_tokens(const struct shard_sample *s, int32_t *out);
 /* The sample's name in its dataset, which is the same in every shard, inside s->key: without the
- * number, with '_' for odd characters, only the end of a long one. */
+ * number. */
 const char *shard_name(const struct shard_sample *s);
+/* The key of a sample of a dataset, with the number 0: characters of the name other than
+ * [A-Za-z0-9_#-] become '_', a long name keeps its end, and one that is long or not ASCII gets a
+ * hash of it, since others may look the same. */
+void shard_key(const char *name, size_t len, char out[SHARD_KEY_MAX]);
 /* The feature of a sample: shard->dim floats. */
 void shard_feature(const struct shard *shard, const struct shard_sample *s, float *out);
 
@@ -80,8 +84,8 @@ struct shard_writer;
 /* The file is begun with the first sample; finishing renames it to path. */
 struct shard_writer *shard_writer_new(const char *path);
 /* Adds a sample, of a shard or of a dataset.  The number before s->key is
- * replaced by that in this shard; characters other than [A-Za-z0-9_#-] become
- * '_', and long names keep their end.  s->feature has `dim` numbers (0: no feature).
+ * replaced by that in this shard; a name of another form than shard_key()'s gets that form.
+ * s->feature has `dim` numbers (0: no feature).
  * -EINVAL: kinds or dims differ, or captions are invalid; -ERR_LIMIT: the shard is full. */
 int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint32_t dim,
                      struct err *err);

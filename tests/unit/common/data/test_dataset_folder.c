@@ -104,6 +104,24 @@ static void what_is_no_file_is_a_bad_image(void **state)
     scratch_free(dir);
 }
 
+/* Draws are by name: of a long one, all of it counts. */
+static void long_names_stay_apart(void **state)
+{
+    char *dir = scratch_new();
+    struct got got;
+    struct dataset_report r;
+    for (char c = 'a'; c < 'c'; c++) {
+        char name[160];
+        snprintf(name, sizeof(name), "cat/%c%0120d.png", c, 7);
+        put(dir, name, png, sizeof(png));
+    }
+    OK(cut(dir, 1, 0, 0, &got, &r, err));
+    assert_int_equal(got.samples, 2);
+    assert_string_not_equal(got.names[0], got.names[1]);
+    dataset_report_release(&r);
+    scratch_free(dir);
+}
+
 /* What looks like an image and is not read is counted. */
 static void what_is_left_out_is_said(void **state)
 {
@@ -168,9 +186,10 @@ static void refuses_folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folder_is_cut),       cmocka_unit_test(what_is_no_file_is_a_bad_image),
-        cmocka_unit_test(too_large_and_empty), cmocka_unit_test(what_is_left_out_is_said),
-        cmocka_unit_test(refuses_folders),     cmocka_unit_test(a_class_of_bad_files),
+        cmocka_unit_test(folder_is_cut),         cmocka_unit_test(what_is_no_file_is_a_bad_image),
+        cmocka_unit_test(too_large_and_empty),   cmocka_unit_test(what_is_left_out_is_said),
+        cmocka_unit_test(refuses_folders),       cmocka_unit_test(a_class_of_bad_files),
+        cmocka_unit_test(long_names_stay_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

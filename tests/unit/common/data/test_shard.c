@@ -241,6 +241,72 @@ static void texts_are_small(void **state)
     scratch_free(dir);
 }
 
+/* Draws are by name: names that differ in a dataset differ in shards, and stay as they are when a
+ * sample goes from shard to shard. */
+static void names_stay_apart(void **state)
+{
+    (void)state;
+    char long_a[200], long_b[200], fits[81], key[SHARD_KEY_MAX], again[SHARD_KEY_MAX];
+    memset(long_a, 'x', sizeof(long_a));
+    long_a[199] = '\0';
+    memcpy(long_b, long_a, sizeof(long_b));
+    long_b[0] = 'y';
+    memset(fits, 'z', sizeof(fits));
+    fits[80] = '\0';
+    const char *const names[] = {
+        "cat/1.jpg",
+        "cat/\xe7\x8c\xab.jpg", /* a cat, */
+        "cat/\xe7\x8a\xac.jpg", /* and a dog */
+        "cat/\xc3\xa4.jpg",
+        "cat/\xff\xff.jpg",
+        "000001-a.png",
+        "000002-a.png",
+        long_a,
+        long_b,
+        fits,
+        "2024-" /* no number of a shard */
+    };
+    char made[COUNT(names)][SHARD_KEY_MAX], *dir = scratch_new();
+    char *from = in(dir, "a"), *to = in(dir, "b");
+    struct shard_writer *w = shard_writer_new(from);
+    struct shard_info info;
+    struct shard a, b;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        shard_key(names[i], strlen(names[i]), made[i]);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(made[k], made[i]);
+        const struct shard_sample s = image(made[i], 0);
+        OK(shard_writer_add(w, &s, 0, err));
+        str_copy(key, sizeof(key), made[i] + strlen("000000-"));
+        shard_key(key, strlen(key), again);
+        assert_string_equal(again, made[i]);
+    }
+    assert_string_equal(made[0], "000000-cat_1_jpg");
+    assert_int_equal(strncmp(made[1], "000000-cat_____jpg-", 19), 0);
+    assert_int_equal(strlen(made[1]), 19 + 8);
+    assert_string_equal(made[5], "000000-000001-a_png");
+    assert_string_equal(made[9] + 7, fits);
+    assert_int_equal(strlen(made[7]), 7 + 80);
+    OK(shard_writer_finish(w, &info, err));
+    shard_writer_free(w);
+    OK(shard_open(from, &a, err));
+    w = shard_writer_new(to);
+    for (size_t i = COUNT(names); i-- > 0;)
+        OK(shard_writer_add(w, &a.samples[i], 0, err));
+    OK(shard_writer_finish(w, &info, err));
+    shard_writer_free(w);
+    OK(shard_open(to, &b, err));
+    for (size_t i = 0; i < COUNT(names); i++) {
+        assert_string_equal(shard_name(&a.samples[i]), made[i] + 7);
+        assert_string_equal(shard_name(&b.samples[COUNT(names) - 1 - i]), made[i] + 7);
+    }
+    shard_close(&a);
+    shard_close(&b);
+    mem_free(from);
+    mem_free(to);
+    scratch_free(dir);
+}
+
 /* Some samples have captions, some none; they are copied, and a packed shard has them, too. */
 static void carries_captions(void **state)
 {
@@ -332,10 +398,15 @@ static void a_broken_text_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_of_every_width), cmocka_unit_test(copies_samples),
-        cmocka_unit_test(refuses_mixtures),    cmocka_unit_test(refuses_what_is_no_shard),
-        cmocka_unit_test(texts_are_small),     cmocka_unit_test(a_broken_text_is_refused),
-        cmocka_unit_test(carries_captions),    cmocka_unit_test(captions_of_others_are_read),
+        cmocka_unit_test(text_of_every_width),
+        cmocka_unit_test(copies_samples),
+        cmocka_unit_test(refuses_mixtures),
+        cmocka_unit_test(refuses_what_is_no_shard),
+        cmocka_unit_test(texts_are_small),
+        cmocka_unit_test(a_broken_text_is_refused),
+        cmocka_unit_test(names_stay_apart),
+        cmocka_unit_test(carries_captions),
+        cmocka_unit_test(captions_of_others_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
