@@ -310,7 +310,7 @@ static enum split split_of(struct text_cut *t, const struct text_document *doc, 
         return SPLIT_SPANS;
     if (cut_is_holdout(c, doc->key))
         return SPLIT_HOLDOUT;
-    return total >= 2 && is_nearer(t, doc) ? SPLIT_KEEP : SPLIT_TRAIN;
+    return total >= 2 && !c->opt->may_hold_none && is_nearer(t, doc) ? SPLIT_KEEP : SPLIT_TRAIN;
 }
 
 /* True if the next piece of a long document of `total` tokens is held out. */
@@ -473,10 +473,10 @@ static int check_documents(const struct text_cut *t)
     const struct dataset_report *r = &t->c->report;
     if (text_source_bytes(t->own->text) == 0)
         return err_set(t->c->err, -ERR_FORMAT, "%s is empty, expected text to train on",
-                       t->ds->path);
+                       t->ds->name);
     if (t->own->held_out && r->holdout_documents == 0)
         return err_set(t->c->err, -ERR_FORMAT, "the held-out text has no document of two tokens");
-    if (r->documents > r->holdout_documents)
+    if (r->documents > (t->c->opt->may_hold_all ? 0 : r->holdout_documents))
         return 0;
     return err_set(t->c->err, -ERR_FORMAT,
                    r->documents == 0  ? "%s has no document of at least two tokens"
@@ -484,7 +484,7 @@ static int check_documents(const struct text_cut *t)
                                         "held out; lower data.holdout, or give data.holdout_path"
                                       : "%s has no text left to train on: its only document is "
                                         "held out; set data.holdout: 0, or give data.holdout_path",
-                   t->ds->path);
+                   t->ds->name);
 }
 
 static int text_cut(struct cutter *c, struct dataset *ds)

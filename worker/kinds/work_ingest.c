@@ -95,9 +95,12 @@ static int cut_source(struct work *w, const struct dataset_options *opt, struct 
 {
     struct dataset *ds = NULL;
     struct dataset_report report = {0};
+    const struct conf_strs *urls = &w->spec.data.url;
     struct dataset_cut cut = {
         .seed = w->spec.seed,
         .holdout = w->spec.data.holdout,
+        .may_hold_all = urls->n > 1,
+        .may_hold_none = urls->n > 1 && strcmp(w->task->ingest->url, urls->items[0]) != 0,
         .shard_samples = (uint32_t)w->spec.data.shard_samples,
         .max_bad = (uint32_t)w->spec.data.max_bad,
         .dir = w->temp_dir,

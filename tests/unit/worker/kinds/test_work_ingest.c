@@ -123,6 +123,59 @@ static void names_no_query(void **state)
     scratch_free(dir);
 }
 
+/* A task of the job, without a tokenizer, whose archive was fetched. */
+static struct work *fetched(const char *dir, struct cache *cache, const char *spec, const char *url,
+                            const void *data, size_t len)
+{
+    Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+    Skerry__V1__IngestTask order = SKERRY__V1__INGEST_TASK__INIT;
+    struct work *w;
+    order.url = (char *)(uintptr_t)url;
+    task.id = 5;
+    task.job_id = 1;
+    task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+    task.spec = (char *)(uintptr_t)spec;
+    task.ingest = &order;
+    task.vocab = 257;
+    OK(work_new(kinds_all, &task, cache, dir, &w, err));
+    w->source_path = file_join(w->temp_dir, "source.tar");
+    OK(file_write_atomic(w->source_path, data, len, 0600, err));
+    return w;
+}
+
+/* Of several archives the first has the document that is held out if no other is. */
+static void archives_of_one_document(void **state)
+{
+    (void)state;
+    static const char *const urls[] = {"http://example.org/a.txt", "http://example.org/b.txt"};
+    char *dir = scratch_new(), *blobs = in(dir, "blobs");
+    struct cache *cache;
+    OK(cache_open(blobs, 0, &cache, err));
+    for (size_t n = 1; n <= COUNT(urls); n++) {
+        char spec[1024];
+        snprintf(spec, sizeof(spec),
+                 "name: tiny\ndata: {url: [\"%s\"%s]}\n"
+                 "model: {type: llama, dim: 16, depth: 1, heads: 2, context: 64}\n"
+                 "train: {batch: 2, lr: 1e-3}\nouter: {rounds: 3, steps: 24}\n",
+                 urls[0], n > 1 ? ", \"http://example.org/b.txt\"" : "");
+        for (size_t i = 0; i < n; i++) {
+            struct work *w = fetched(dir, cache, spec, urls[i], "one short text", 14);
+            if (n == 1) {
+                FAILS(w->kind->run(NULL, w, err),
+                      "http://example.org/a.txt has no text left to train on: its only");
+            } else {
+                OK(w->kind->run(NULL, w, err));
+                assert_int_equal(w->result.n_outputs, 1);
+                assert_int_equal(w->result.outputs[0].holdout, i == 0);
+            }
+            work_free(w);
+        }
+    }
+    cache_close(cache);
+    mem_free(blobs);
+    scratch_free(dir);
+}
+
 /* Ids of a tokenizer that the job does not name: only a trainer of one's own has room for them. */
 static void refuses_unknown_ids(void **state)
 {
@@ -139,24 +192,12 @@ static void refuses_unknown_ids(void **state)
     for (size_t i = 0; i < COUNT(ids); i++)
         ids[i] = (uint16_t)(5000 - i);
     for (size_t i = 0; i < COUNT(models); i++) {
-        Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
-        Skerry__V1__IngestTask order = SKERRY__V1__INGEST_TASK__INIT;
         char spec[1024];
-        struct work *w;
         snprintf(spec, sizeof(spec),
                  "name: tiny\ndata: {url: [\"http://example.org/x.bin\"], holdout: 0%s}\n%s"
                  "outer: {rounds: 3, steps: 24}\n",
                  i ? ", kind: texts" : "", models[i]);
-        order.url = (char *)"http://example.org/x.bin";
-        task.id = 5;
-        task.job_id = 1;
-        task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
-        task.spec = spec;
-        task.ingest = &order;
-        task.vocab = 257;
-        OK(work_new(kinds_all, &task, cache, dir, &w, err));
-        w->source_path = file_join(w->temp_dir, "source.tar");
-        OK(file_write_atomic(w->source_path, ids, sizeof(ids), 0600, err));
+        struct work *w = fetched(dir, cache, spec, "http://example.org/x.bin", ids, sizeof(ids));
         if (i == 0)
             FAILS(w->kind->run(NULL, w, err),
                   "http://example.org/x.bin has token ids up to 5000: name data.tokenizer, or");
@@ -257,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts_texts),
         cmocka_unit_test(names_no_query),
+        cmocka_unit_test(archives_of_one_document),
         cmocka_unit_test(refuses_unknown_ids),
         cmocka_unit_test(cuts_captioned_images),
     };
