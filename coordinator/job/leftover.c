@@ -62,7 +62,7 @@ void leftover_resume(struct coordinator *co)
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         char *name = outer_state_dir(co->state.jobs[i]->id, 0);
         char *dir = file_join(co->opt.data_dir, name);
-        if (job_is_ended(co->state.jobs[i]) && file_is_dir(dir))
+        if (job_is_ended(co->state.jobs[i]) && !co->state.jobs[i]->unread && file_is_dir(dir))
             leftover_drop(co, dir, 0);
         else
             mem_free(dir);

@@ -155,8 +155,31 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
     json_decref(doc);
 }
 
+/* Everything in a folder, or the file of this name: which files are needed is unknown. */
+static void pin_all(struct taking *t, const char *path)
+{
+    struct file_names names;
+    char *from = file_join(t->data_dir, path);
+    if (!file_is_dir(from)) {
+        (void)pin(t, path, NULL, 0, true);
+    } else if (t->err.code == 0 && file_list(from, MANIFEST_FILES_MAX, &names, &t->err) == 0) {
+        for (size_t i = 0; i < names.n; i++) {
+            char *inner = file_join(path, names.items[i]);
+            pin_all(t, inner);
+            mem_free(inner);
+        }
+        file_names_release(&names);
+    }
+    mem_free(from);
+}
+
 static void pin_job(struct taking *t, const struct job *j)
 {
+    if (j->unread) {
+        char *dir = outer_state_dir(j->id, 0);
+        pin_all(t, dir);
+        mem_free(dir);
+    }
     for (uint32_t i = 0; !job_is_ended(j) && i < j->comp.n_modules; i++) {
         const struct module_rec *m = &j->modules[i];
         for (unsigned v = 0; v < m->n_versions; v++)

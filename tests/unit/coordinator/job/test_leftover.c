@@ -1,6 +1,8 @@
 /* What is left of steps goes from a store far away, too, by the names that it was kept under. */
 #include "tests/unit/coordinator/rig.h"
 
+#include <sqlite3.h>
+
 #include "coordinator/job/leftover.h"
 
 static struct {
@@ -65,10 +67,45 @@ static void test_ended(void **state)
     mem_free(dir);
 }
 
+/* A job that this release cannot read goes on with the one that wrote it. */
+static void test_unread(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    const uint64_t job = submit(r), ended = submit(r), until = clock_now_ms() + DEADLINE_MS;
+    char *dir = str_printf("%s/outer/%llu/5", r->f.dir, (unsigned long long)job),
+         *gone = str_printf("%s/outer/%llu/5", r->f.dir, (unsigned long long)ended),
+         *db_path = fx_path(&r->f, "coordinator.db");
+    sqlite3 *db = NULL;
+    settle(r);
+    assert_int_equal(view_job_cancel(r->co, ended, &err), 0);
+    stop(r);
+    assert_int_equal(file_mkdirs(dir, 0700, &err), 0);
+    assert_int_equal(file_mkdirs(gone, 0700, &err), 0);
+    assert_int_equal(sqlite3_open(db_path, &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "UPDATE specs SET yaml='name: x' WHERE job=1", NULL, NULL, NULL),
+        SQLITE_OK);
+    sqlite3_close(db);
+    start(r);
+    assert_true(state_job(&r->co->state, job)->unread);
+    while (file_is_dir(gone) && clock_now_ms() < until)
+        loop_turn(r->loop, false);
+    assert_false(file_is_dir(gone));
+    stop(r); /* which waits for what has begun */
+    const bool kept = file_is_dir(dir);
+    start(r);
+    assert_true(kept);
+    mem_free(db_path);
+    mem_free(dir);
+    mem_free(gone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_names, begin, end),
-                                       cmocka_unit_test_setup_teardown(test_ended, begin, end)};
+                                       cmocka_unit_test_setup_teardown(test_ended, begin, end),
+                                       cmocka_unit_test_setup_teardown(test_unread, begin, end)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests_name("leftover", tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 
 #include <sqlite3.h>
 
+#include "coordinator/state/capture.h"
+
 /* Two jobs, the first amid a phase; then the first one's text becomes `with`. */
 static struct job *resubmitted(struct rig *r, const char *with)
 {
@@ -123,6 +125,29 @@ static int64_t count(struct rig *r, const char *sql)
     return n;
 }
 
+/* A file of the first job's outer optimiser, below the data directory. */
+#define STATE "outer/1/7/target.3.safetensors"
+
+static bool has_state(const char *dir)
+{
+    char *path = file_join(dir, STATE);
+    const bool has = file_exists(path);
+    mem_free(path);
+    return has;
+}
+
+static void captures_state(const struct rig *r)
+{
+    const struct coordinator_options o = {.data_dir = r->f.dir};
+    struct capture c;
+    struct err err = {0};
+    if (capture_take(&o, 0, &c, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_true(has_state(c.dir));
+    assert_string_equal(c.manifest.files[c.manifest.n - 1].path, STATE);
+    capture_release(&c);
+}
+
 /* It is not known what the model is: nothing is loaded, nothing is lost. */
 static void test_unread(void **state)
 {
@@ -141,6 +166,10 @@ static void test_unread(void **state)
     struct rig *r = *state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct blob_ref full = put_file(r, r->f.full), shard = put_text(r, "shard a");
+        char *state_file = fx_path(&r->f, STATE);
+        assert_int_equal(file_mkdirs_for(state_file, 0700, NULL), 0);
+        assert_int_equal(file_write_put(state_file, "x", 1, 0600, NULL), 0);
+        mem_free(state_file);
         const struct job *j = resubmitted(r, cases[i].yaml);
         struct view_job v;
         assert_true(j->unread);
@@ -154,9 +183,12 @@ static void test_unread(void **state)
         assert_int_equal(count(r, "SELECT state FROM jobs WHERE id=1"), JOB_RUNNING);
         assert_int_equal(count(r, "SELECT count(*) FROM versions"), 1);
         assert_int_equal(count(r, "SELECT count(*) FROM modules WHERE job=1"), 1);
+        captures_state(r);
+        settle(r);
         stop(r); /* and once more, on what was written */
         start(r);
         says(state_job(&r->co->state, 1), cases[i].says);
+        assert_true(has_state(r->f.dir));
         assert_int_equal(end(state), 0);
         assert_int_equal(begin(state), 0);
     }
