@@ -30,9 +30,10 @@ static int order(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct blob_id));
 }
 
-static void name_needed(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+static void name_needed(void *arg, enum blob_role role, const struct blob_ref *b,
+                        enum blob_need need)
 {
-    if (needed)
+    if (need != BLOB_FREE)
         name(arg, b);
 }
 
@@ -79,9 +80,10 @@ void gc_keep(struct coordinator *co, const uint8_t sha256[32])
     forget(co->doomed, &co->n_doomed, sha256);
 }
 
-static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref *b,
+                          enum blob_need need)
 {
-    if (!needed)
+    if (need == BLOB_FREE)
         gc_drop(arg, b);
 }
 
@@ -161,12 +163,13 @@ static int order_refs(const void *a, const void *b)
     return memcmp(((const struct blob_ref *)a)->sha256, ((const struct blob_ref *)b)->sha256, 32);
 }
 
-static void spare(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+static void spare(void *arg, enum blob_role role, const struct blob_ref *b, enum blob_need need)
 {
     const struct coordinator *co = arg;
-    struct blob_ref *at = needed && blob_ref_is_set(b) ? bsearch(b, co->doomed, co->n_doomed,
-                                                                 sizeof(*co->doomed), order_refs)
-                                                       : NULL;
+    struct blob_ref *at =
+        need != BLOB_FREE && blob_ref_is_set(b)
+            ? bsearch(b, co->doomed, co->n_doomed, sizeof(*co->doomed), order_refs)
+            : NULL;
     if (at != NULL)
         at->size = 0;
 }

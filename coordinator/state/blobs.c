@@ -44,7 +44,14 @@ struct walk {
 static void tell(const struct walk *w, enum blob_role role, const struct blob_ref *b, bool needed)
 {
     if (blob_ref_is_set(b))
-        w->fn(w->arg, role, b, needed);
+        w->fn(w->arg, role, b, needed ? BLOB_NEEDED : BLOB_FREE);
+}
+
+/* The blob may be gone already. */
+static void tell_spared(const struct walk *w, enum blob_role role, const struct blob_ref *b)
+{
+    if (blob_ref_is_set(b))
+        w->fn(w->arg, role, b, BLOB_SPARED);
 }
 
 static void of_dataset(const struct walk *w, const struct job *j, bool runs)
@@ -98,7 +105,7 @@ static void of_job(const struct walk *w, const struct job *j)
     for (size_t i = 0; i < j->n_grids; i++)
         tell(w, BLOB_GRID, &j->grids[i].blob, true);
     for (size_t i = 0; i < j->n_unread_blobs; i++)
-        tell(w, (enum blob_role)j->unread_blobs[i].role, &j->unread_blobs[i].blob, true);
+        tell_spared(w, (enum blob_role)j->unread_blobs[i].role, &j->unread_blobs[i].blob);
 }
 
 static void of_task(const struct walk *w, const struct job *j, const struct task *t)
@@ -120,8 +127,11 @@ static void of_task(const struct walk *w, const struct job *j, const struct task
     for (size_t i = 0; i < t->train.n_contributions; i++) {
         const struct contribution *c = &t->train.contributions[i];
         const struct module_rec *m = j != NULL ? job_module(j, c->module_id) : NULL;
-        tell(w, BLOB_CONTRIBUTION, &c->blob,
-             m != NULL && module_keeps(m, c) && (c->version != 0 || runs));
+        const bool keeps = m != NULL && module_keeps(m, c) && (c->version != 0 || runs);
+        if (keeps && c->refused) /* perhaps because our disk had damaged it */
+            tell_spared(w, BLOB_CONTRIBUTION, &c->blob);
+        else
+            tell(w, BLOB_CONTRIBUTION, &c->blob, keeps);
     }
 }
 

@@ -1,5 +1,5 @@
 /* Lists every blob that the state names, and whether it is still needed: used by the sweep, at the
- * end of a job, and for jobs that cannot be read.
+ * end of a job, and by captures.
  *
  * A new kind of blob in a record needs a role here, a line in blobs.c, and one in persist_load.c
  * for jobs whose rows are not loaded.  Nothing here reads a disk.  Loop thread. */
@@ -54,8 +54,14 @@ static inline bool blob_role_stays(enum blob_role role)
     return role >= BLOB_CONTRIBUTION;
 }
 
-/* needed: the blob must not be deleted; else nobody will ask for it any more by this name. */
-typedef void (*blob_fn)(void *arg, enum blob_role role, const struct blob_ref *b, bool needed);
+enum blob_need {
+    BLOB_FREE,   /* nobody will ask for it any more by this name */
+    BLOB_SPARED, /* it must not be deleted, but may be gone */
+    BLOB_NEEDED, /* it must not be deleted */
+};
+
+typedef void (*blob_fn)(void *arg, enum blob_role role, const struct blob_ref *b,
+                        enum blob_need need);
 
 /* Calls fn for each blob name of a job (job_id 0: of all jobs); a blob may have several names. */
 void each_blob(const struct state *s, uint64_t job_id, int64_t now_unix_ms, blob_fn fn, void *arg);

@@ -100,20 +100,23 @@ static bool is_judged(enum blob_role role)
 }
 
 /* Brings a blob from the cache, or else from the store, unless it is already there. */
-static void bring(struct taking *t, const struct blob_ref *ref)
+static void bring(struct taking *t, const struct blob_ref *ref, bool optional)
 {
+    struct err why = {0};
     char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256), *to = file_join(t->s->dir, path);
     char *cache = file_join(t->data_dir, PLACE_CACHE), *from = blob_dir_file(cache, ref->sha256);
     char hex[HASH_HEX_MAX],
         *key = str_printf("%sblobs/%s", t->prefix, hash_hex(ref->sha256, 32, hex));
     int rc = t->err.code != 0 || file_exists(to) ? 1 : link_file(from, to);
     if (rc == -ENOENT)
-        rc = fetch(t, key, ref->size, to, &t->err);
+        rc = fetch(t, key, ref->size, to, &why);
     else if (rc < 0)
-        (void)err_set(&t->err, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
+        (void)err_set(&why, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
     if (rc == 0)
-        (void)manifest_add(&t->s->manifest, ref->sha256, ref->size, path, &t->err);
-    t->again |= rc == -ERR_NOTFOUND;
+        (void)manifest_add(&t->s->manifest, ref->sha256, ref->size, path, &why);
+    if (why.code != 0 && (rc != -ERR_NOTFOUND || !optional))
+        t->err = why;
+    t->again |= rc == -ERR_NOTFOUND && !optional;
     mem_free(path);
     mem_free(to);
     mem_free(cache);
@@ -121,16 +124,17 @@ static void bring(struct taking *t, const struct blob_ref *ref)
     mem_free(key);
 }
 
-static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
+static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref,
+                     enum blob_need need)
 {
     struct taking *t = arg;
     char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256);
-    if (needed && !t->far)
-        (void)pin(t, path, ref->sha256, ref->size, false);
-    else if (needed && is_judged(role))
-        bring(t, ref);
+    if (need != BLOB_FREE && !t->far)
+        (void)pin(t, path, ref->sha256, ref->size, need == BLOB_SPARED);
+    else if (need != BLOB_FREE && is_judged(role))
+        bring(t, ref, need == BLOB_SPARED);
     else
-        t->s->left += needed;
+        t->s->left += need != BLOB_FREE;
     mem_free(path);
 }
 

@@ -715,15 +715,16 @@ struct inventory {
     size_t n, cap;
 };
 
-static void check_blob(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+static void check_blob(void *arg, enum blob_role role, const struct blob_ref *b,
+                       enum blob_need need)
 {
     struct inventory *x = arg;
     struct blob_id id;
     uint8_t got[HASH_BYTES];
     char *path = NULL;
-    if (!needed)
-        return;
     memcpy(id.sha256, b->sha256, sizeof(id.sha256));
+    if (need == BLOB_FREE || (need == BLOB_SPARED && !blobstore_has(x->co->blobs, &id, NULL)))
+        return;
     if (x->co->opt.store_state && !store_has_blob(&id))
         sim_fail("a blob is on record as needed (%d), and the store does not have it", (int)role);
     const int rc = x->co->blobs->ops->local(x->co->blobs, &id, false, &path, NULL);

@@ -50,9 +50,10 @@ static const struct snapshot *snapshot_of(struct rig *r, uint64_t task)
     return state_task(&r->co->state, task)->train.snapshot;
 }
 
-static void count_snapshots(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+static void count_snapshots(void *arg, enum blob_role role, const struct blob_ref *b,
+                            enum blob_need need)
 {
-    *(unsigned *)arg += role == BLOB_SNAPSHOT && needed;
+    *(unsigned *)arg += role == BLOB_SNAPSHOT && need == BLOB_NEEDED;
 }
 
 static unsigned needed_blobs(struct rig *r)

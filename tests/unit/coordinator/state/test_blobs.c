@@ -9,15 +9,16 @@ static const struct blob_ref one = {.size = 1};
 
 /* Names heard of each role, and how many of them are needed. */
 struct heard {
-    unsigned named[BLOB_ROLES], needed[BLOB_ROLES];
+    unsigned named[BLOB_ROLES], needed[BLOB_ROLES], spared[BLOB_ROLES];
 };
 
-static void hear(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+static void hear(void *arg, enum blob_role role, const struct blob_ref *b, enum blob_need need)
 {
     struct heard *h = arg;
     assert_true(b->size > 0);
     h->named[role]++;
-    h->needed[role] += needed;
+    h->needed[role] += need == BLOB_NEEDED;
+    h->spared[role] += need == BLOB_SPARED;
 }
 
 static struct heard walk(const struct state *s, uint64_t job, int64_t now_unix_ms)
@@ -160,6 +161,33 @@ static void test_contributions(void **state)
     assert_int_equal(h.needed[BLOB_CONTRIBUTION], 0);
 }
 
+/* A check may compare with a refused one, but what our disk has damaged is gone. */
+static void test_refused(void **state)
+{
+    struct job *j = add(*state, diloco);
+    struct task *t = state_add_task(*state, 0, j->id, TASK_TRAIN);
+    task_add_contribution(t, &(struct contribution){.module_id = j->modules[0].id, .blob = one});
+    task_edit_contribution(t, &t->train.contributions[0])->refused = true;
+    struct heard h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION], 0);
+    assert_int_equal(h.spared[BLOB_CONTRIBUTION], 1);
+    j->state = JOB_DONE;
+    h = walk(*state, 0, 0);
+    assert_int_equal(h.named[BLOB_CONTRIBUTION], 1);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION] + h.spared[BLOB_CONTRIBUTION], 0);
+}
+
+/* Of a job that is not read nobody knows what is still there. */
+static void test_unread(void **state)
+{
+    struct job *j = add(*state, diloco);
+    j->unread_blobs = mem_alloc(sizeof(*j->unread_blobs));
+    j->unread_blobs[j->n_unread_blobs++] = (struct unread_blob){BLOB_CONTRIBUTION, one};
+    const struct heard h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION], 0);
+    assert_int_equal(h.spared[BLOB_CONTRIBUTION], 1);
+}
+
 /* What these kinds have found is in the job's record; of the others nobody else has it. */
 static void test_outputs(void **state)
 {
@@ -194,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_running), CASE(test_ended),   CASE(test_teacher),     CASE(test_contributions),
         CASE(test_outputs), CASE(test_one_job), CASE(test_outer_state), CASE(test_check),
+        CASE(test_refused), CASE(test_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
