@@ -50,23 +50,14 @@ static int blob_path(const struct outer_exec *e, const struct outer_blob *blob, 
     return rc;
 }
 
-static int missing(struct err *err, const char *what, const struct outer_blob *blob)
-{
-    char hex[65];
-    return err_set(err, -ERR_NOTFOUND, "the blob store does not hold %s (%.16s...)", what,
-                   hash_hex(blob->sha256, sizeof blob->sha256, hex));
-}
-
 static int find_blobs(struct run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
-    int rc = blob_path(r->exec, &s->full, &r->full, err);
-    if (rc == 0 && !r->full)
-        rc = missing(err, "the version to start from", &s->full);
+    int rc = outer_hold_base(r->exec->store, s, &r->full, err);
     if (rc == 0)
         rc = blob_path(r->exec, &s->ema, &r->ema, err);
     if (rc == 0 && s->ema.bytes && !r->ema)
-        rc = missing(err, "the EMA to start from", &s->ema);
+        rc = outer_missing(err, "the EMA to start from", &s->ema);
     for (size_t i = 0; rc == 0 && i < s->n_contributions; i++) {
         const struct outer_contribution *c = &s->contributions[i];
         const bool needs = c->from != s->base && c->codec == CODEC_F32;
@@ -74,7 +65,7 @@ static int find_blobs(struct run *r, struct err *err)
         if (rc == 0 && needs)
             rc = blob_path(r->exec, &c->from_full, &r->froms[i], err);
         if (rc == 0 && needs && !r->froms[i])
-            rc = missing(err, "the version that a contribution starts from", &c->from_full);
+            rc = outer_missing(err, "the version that a contribution starts from", &c->from_full);
     }
     return rc;
 }
@@ -141,7 +132,9 @@ static int make_paths(struct run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
     const uint64_t next = s->base + 1;
-    int rc = find_blobs(r, err);
+    int rc = file_mkdirs(s->state_dir, 0700, err);
+    if (rc == 0)
+        rc = find_blobs(r, err);
     if (rc < 0)
         return rc;
     if (s->stored) {
@@ -149,7 +142,8 @@ static int make_paths(struct run *r, struct err *err)
         if (rc == 0)
             rc = blob_path(r->exec, &s->mom, &r->mom, err);
         if (rc == 0 && (!r->target || !r->mom))
-            rc = missing(err, "the outer optimiser's state", r->target ? &s->mom : &s->target);
+            rc =
+                outer_missing(err, "the outer optimiser's state", r->target ? &s->mom : &s->target);
         if (rc < 0)
             return rc;
     } else if (s->base > 0 && !s->fresh) {
@@ -163,8 +157,7 @@ static int make_paths(struct run *r, struct err *err)
     r->full_out = outer_state_file(s->state_dir, "full", next);
     r->delta_out = outer_state_file(s->state_dir, "delta", next);
     r->ema_out = outer_state_file(s->state_dir, "ema", next);
-    rc = file_mkdirs(s->state_dir, 0700, err);
-    return rc == 0 && !s->stored ? bring_state(r, err) : rc;
+    return s->stored ? 0 : bring_state(r, err);
 }
 
 /* Called before the step is answered: then it belongs to the caller. */

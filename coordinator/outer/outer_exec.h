@@ -21,8 +21,8 @@
  * A version the caller did not record leaves files there that the redo replaces.
  *
  * All files of a step are hashed before it reads them (outer_verify.h).  A damaged contribution is
- * removed and refused, and the step fails, so that its phase is repeated; a damaged version is made
- * again from the one before it; any other damaged file ends the step with -ERR_HASH.
+ * removed and refused, and the step fails, so that its phase is repeated; a version that is damaged
+ * or gone is made again from the one before it; any other such file ends the step with -ERR_HASH.
  *
  * A step may come with the files of a worker that has already made it (claimed).  Some of their
  * cells are checked (outer_claim.h), and each contribution is judged by the norm that the worker
@@ -129,7 +129,7 @@ struct outer_step {
 /* Called on the loop thread, exactly once per submitted step, which then belongs to the caller
  * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted contributions are good, or one is damaged;
  * -ERR_CANCELLED at shutdown; else a fault of ours (disk full, I/O, memory; -ERR_HASH: a file is
- * damaged, or not finite): try again later. */
+ * damaged, gone or not finite): try again later. */
 typedef void (*outer_done_fn)(struct outer_step *step);
 
 /* `threads` steps run at a time. [loop] */

@@ -75,41 +75,57 @@ void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *
     mem_free(path);
 }
 
-/* Makes version v again, from v - 1 and the delta; the hash shows whether they are intact. */
-static int make_again(struct blobstore *store, const struct outer_step *s, struct err *err)
+int outer_missing(struct err *err, const char *what, const struct outer_blob *blob)
+{
+    char hex[HASH_HEX_MAX];
+    return err_set(err, -ERR_HASH, "%s is gone from the blob store, put it back from a copy: %s",
+                   what, hash_hex(blob->sha256, sizeof blob->sha256, hex));
+}
+
+/* Makes version v again, from v - 1 and the delta if they are kept; the hash shows whether they are
+ * intact. */
+static int make_again(struct blobstore *store, const struct outer_step *s)
 {
     struct blob_id id;
+    if (s->before.bytes == 0 || s->delta.bytes == 0)
+        return -ERR_NOTFOUND;
     char *before = NULL, *delta = NULL;
     char *made = outer_state_file(s->state_dir, "full", s->base);
     memcpy(id.sha256, s->full.sha256, sizeof id.sha256);
-    int rc = outer_hold(store, &s->before, &before, err);
+    int rc = outer_hold(store, &s->before, &before, NULL);
     if (rc == 0)
-        rc = outer_hold(store, &s->delta, &delta, err);
+        rc = outer_hold(store, &s->delta, &delta, NULL);
     if (rc == 0)
         rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, s->full.sha256,
-                                 NULL, err);
+                                 NULL, NULL);
     if (rc == 0)
-        rc = file_sync_all(s->state_dir, err);
+        rc = file_sync_all(s->state_dir, NULL);
     if (rc == 0)
-        rc = store->ops->remove(store, &id, err);
+        rc = store->ops->remove(store, &id, NULL);
     if (rc == 0)
-        rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
+        rc = store->ops->adopt(store, made, &id, s->full.bytes, NULL);
+    if (rc == 0)
+        log_warn("outer", "version %llu of module %llu was damaged or gone and is made again",
+                 (unsigned long long)s->base, (unsigned long long)s->module_id);
     outer_let_go(store, &s->before, before);
     outer_let_go(store, &s->delta, delta);
     mem_free(made);
     return rc;
 }
 
+int outer_hold_base(struct blobstore *store, const struct outer_step *s, char **ret,
+                    struct err *err)
+{
+    int rc = outer_hold(store, &s->full, ret, err);
+    if (rc != -ERR_NOTFOUND && rc != -ERR_HASH)
+        return rc;
+    return make_again(store, s) == 0 ? outer_hold(store, &s->full, ret, err)
+                                     : outer_missing(err, "the version to start from", &s->full);
+}
+
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
                       const char *path, struct err *err)
 {
-    struct err why = {0};
-    int rc = outer_verify_blob(seen, store, path, &s->full, "the version to start from", err);
-    if (rc != -ERR_HASH || s->before.bytes == 0 || s->delta.bytes == 0)
-        return rc;
-    if (make_again(store, s, &why) < 0)
-        return rc;
-    log_warn("outer", "version %llu of module %llu was damaged on the disk and is made again",
-             (unsigned long long)s->base, (unsigned long long)s->module_id);
-    return 0;
+    const int rc = outer_verify_blob(seen, store, path, &s->full, "the version to start from", err);
+    return rc == -ERR_HASH && make_again(store, s) == 0 ? 0 : rc;
 }

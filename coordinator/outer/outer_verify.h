@@ -32,4 +32,12 @@ int outer_verify_finite(const char *const *paths, size_t n, struct err *err);
 int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err);
 void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *path);
 
+/* Says that the blob store does not have a file of ours, as of a damaged one: -ERR_HASH. */
+int outer_missing(struct err *err, const char *what, const struct outer_blob *blob);
+
+/* Holds the version from which the step starts; one that is gone is made again like a damaged one.
+ * -ERR_HASH: it cannot be. */
+int outer_hold_base(struct blobstore *store, const struct outer_step *s, char **ret,
+                    struct err *err);
+
 #endif

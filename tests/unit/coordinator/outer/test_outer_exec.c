@@ -422,11 +422,18 @@ static void test_missing(void **state)
     assert_int_equal(s->rc, -ERR_LIMIT); /* it can be made again */
     assert_true(s->contributions[0].refused && s->contributions[0].damaged);
     step_free(s);
-    s = make_step(&r, alike);
-    memset(s->full.sha256, 9, 32);
-    run(&r, s);
-    assert_int_equal(s->rc, -ERR_NOTFOUND);
-    step_free(s);
+    for (int ema = 0; ema < 2; ema++) { /* a person is told which file is to be put back */
+        s = make_step(&r, alike);
+        s->ema.bytes = ema;
+        memset(ema ? s->ema.sha256 : s->full.sha256, 9, 32);
+        run(&r, s);
+        assert_int_equal(s->rc, -ERR_HASH);
+        assert_non_null(strstr(s->reason, ema ? "the EMA to start from is gone"
+                                              : "the version to start from is gone"));
+        assert_non_null(
+            strstr(s->reason, "0909090909090909090909090909090909090909090909090909090909090909"));
+        step_free(s);
+    }
     rig_end(&r);
 }
 
@@ -586,24 +593,30 @@ static void test_damaged_state_far_away(void **state)
     rig_end(&r);
 }
 
-/* A version that is damaged is made again from the one before it, where that is kept. */
-static void test_damaged_base(void **state)
+/* A version that is damaged or gone is made again from the one before it, where that is kept. */
+static void lose_base(bool gone)
 {
     struct rig r;
     char path[4096];
     uint8_t hash[HASH_BYTES];
+    struct blob_id id;
     rig_begin(&r);
     struct outer_step *s = make_step(&r, alike);
     run(&r, s);
     record(&r, s);
     step_free(s);
     get_path(&r, &r.full, path);
+    memcpy(id.sha256, r.full.sha256, sizeof id.sha256);
     s = make_step(&r, alike);
     s->before.bytes = 0;
-    fx_flip(path);
+    if (gone)
+        assert_int_equal(r.store->ops->remove(r.store, &id, NULL), 0);
+    else
+        fx_flip(path);
     run(&r, s);
     assert_int_equal(s->rc, -ERR_HASH);
-    assert_non_null(strstr(s->reason, "the version to start from is damaged"));
+    assert_non_null(strstr(s->reason, gone ? "the version to start from is gone"
+                                           : "the version to start from is damaged"));
     s->before = r.before;
     run(&r, s);
     record(&r, s);
@@ -611,6 +624,12 @@ static void test_damaged_base(void **state)
     assert_memory_equal(hash, r.before.sha256, HASH_BYTES);
     step_free(s);
     rig_end(&r);
+}
+
+static void test_lost_base(void **state)
+{
+    lose_base(false);
+    lose_base(true);
 }
 
 /* Our own version 0 is no module: the senders are not blamed. */
@@ -754,7 +773,7 @@ int main(void)
         cmocka_unit_test(test_store_out_of_reach),
         cmocka_unit_test(test_damaged_state),
         cmocka_unit_test(test_damaged_state_far_away),
-        cmocka_unit_test(test_damaged_base),
+        cmocka_unit_test(test_lost_base),
         cmocka_unit_test(test_bad_steps),
         cmocka_unit_test(test_shutdown),
         cmocka_unit_test(test_prune),
