@@ -16,6 +16,7 @@ struct audit {
     const struct job *job;
     FILE *out;
     struct audit_result *r;
+    struct err err; /* code not 0: the audit cannot go on */
 };
 
 __attribute__((format(printf, 2, 3))) static void fault(struct audit *a, const char *fmt, ...)
@@ -29,6 +30,18 @@ __attribute__((format(printf, 2, 3))) static void fault(struct audit *a, const c
     (void)fputc('\n', a->out);
 }
 
+/* The machine lacks something, which says nothing of the data: the audit ends with it. */
+static bool gives_up(struct audit *a, const struct err *why)
+{
+    static const int codes[] = {-ENOSPC, -EDQUOT, -EFBIG, -ENOMEM, -EMFILE, -ENFILE};
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (why->code == codes[i]) {
+            a->err = *why;
+            return true;
+        }
+    return false;
+}
+
 /* ---- files --------------------------------------------------------------- */
 
 static char *blob_path(const struct audit *a, const uint8_t sha256[32])
@@ -40,15 +53,16 @@ static char *blob_path(const struct audit *a, const uint8_t sha256[32])
 
 static void check_files(struct audit *a)
 {
-    for (size_t i = 1; i < a->s.manifest.n; i++) { /* the first is the database */
+    for (size_t i = 1; a->err.code == 0 && i < a->s.manifest.n; i++) { /* 0 is the database */
         const struct manifest_file *f = &a->s.manifest.files[i];
         char *path = file_join(a->s.dir, f->path);
         uint8_t got[HASH_BYTES];
         uint64_t size = 0;
         struct err err = {0};
-        if (f->size > 0 && hash_file(path, got, &size, &err) < 0)
-            fault(a, "%s: %s", f->path, err.msg);
-        else if (f->size > 0 && (size != f->size || !hash_equal(got, f->sha256, sizeof(got))))
+        if (f->size > 0 && hash_file(path, got, &size, &err) < 0) {
+            if (!gives_up(a, &err))
+                fault(a, "%s: %s", f->path, err.msg);
+        } else if (f->size > 0 && (size != f->size || !hash_equal(got, f->sha256, sizeof(got))))
             fault(a, "%s is damaged: its bytes are not those on record", f->path);
         a->r->files += f->size > 0;
         a->r->bytes += size;
@@ -126,13 +140,14 @@ static void apply_delta(struct audit *a, const struct module_rec *m,
     char *from = blob_path(a, before->full.sha256), *delta = blob_path(a, v->delta.sha256);
     char *made = file_join(a->s.dir, "made");
     struct err err = {0};
-    if (version_apply_delta(from, delta, m->id, before->version, made, v->full.sha256, NULL, &err) <
-        0)
+    if (version_apply_delta(from, delta, m->id, before->version, made, v->full.sha256, NULL,
+                            &err) == 0)
+        a->r->deltas++;
+    else if (!gives_up(a, &err))
         fault(a, "module %llu: version %llu and the delta do not make version %llu: %s",
               (unsigned long long)m->id, (unsigned long long)before->version,
               (unsigned long long)v->version, err.msg);
-    else
-        a->r->deltas++;
+    (void)file_remove(made, NULL); /* or with the capture */
     mem_free(from);
     mem_free(delta);
     mem_free(made);
@@ -304,11 +319,13 @@ static bool fold_again(struct audit *a, const struct module_rec *m,
     struct fold_result got;
     struct err err = {0};
     const bool can = take_step(a, m, before, doc, f);
-    if (can && fold_run(&f->step, &got, &err) < 0)
+    if (can && fold_run(&f->step, &got, &err) == 0)
+        compare(a, m, v, doc, &got);
+    else if (can && !gives_up(a, &err))
         fault(a, "module %llu: the outer step to version %llu cannot be made again: %s",
               (unsigned long long)m->id, (unsigned long long)v->version, err.msg);
-    else if (can)
-        compare(a, m, v, doc, &got);
+    for (int i = 0; can && i < 6; i++)
+        (void)file_remove(f->made[i], NULL);
     a->r->steps += can;
     refold_release(f);
     return can;
@@ -317,7 +334,7 @@ static bool fold_again(struct audit *a, const struct module_rec *m,
 static void check_module(struct audit *a, const struct module_rec *m)
 {
     unsigned steps = 0;
-    for (unsigned i = 0; i < m->n_versions; i++) {
+    for (unsigned i = 0; a->err.code == 0 && i < m->n_versions; i++) {
         const struct version_rec *v = &m->versions[i];
         const struct version_rec *before =
             v->version > 0 ? module_version(m, v->version - 1) : NULL;
@@ -330,16 +347,33 @@ static void check_module(struct audit *a, const struct module_rec *m)
             check_chain(a, m, before, v, doc);
         if (before != NULL && blob_ref_is_set(&v->delta))
             apply_delta(a, m, before, v);
-        if (before != NULL && doc != NULL)
+        if (before != NULL && doc != NULL && a->err.code == 0)
             steps += fold_again(a, m, before, v, doc);
         json_decref(doc);
     }
-    if (m->n_versions > 0)
+    if (m->n_versions > 0 && a->err.code == 0)
         (void)fprintf(a->out,
                       "module %llu: versions %llu to %llu, %u of %u outer steps folded "
                       "again\n",
                       (unsigned long long)m->id, (unsigned long long)m->versions[0].version,
                       (unsigned long long)m->version, steps, m->n_versions - 1);
+}
+
+/* Is there room for what a step yields?  Else a running coordinator would find its disk full. */
+static void check_room(struct audit *a)
+{
+    uint64_t most = 0, free_bytes = 0;
+    char need[STR_HUMAN_MAX], has[STR_HUMAN_MAX];
+    for (uint32_t i = 0; i < a->job->comp.n_modules; i++)
+        for (unsigned v = 0; v < a->job->modules[i].n_versions; v++)
+            if (a->job->modules[i].versions[v].full.size > most)
+                most = a->job->modules[i].versions[v].full.size;
+    /* Version, average, target and momentum, and the buffer or a small delta. */
+    if (file_disk_free(a->s.dir, &free_bytes, &a->err) == 0 && free_bytes < 5 * most)
+        (void)err_set(&a->err, -ENOSPC,
+                      "an outer step that is made again needs %s in %s, where %s are free: make "
+                      "room there",
+                      str_human_bytes(5 * most, need), a->s.dir, str_human_bytes(free_bytes, has));
 }
 
 /* ---- samples ------------------------------------------------------------- */
@@ -369,8 +403,11 @@ static void print_balance(struct audit *a)
             t->train.n_contributions > 0 && c->version == 0 && !c->refused)
             reported += c->samples;
     }
-    for (uint32_t p = 0; j->ledgers != NULL && p < j->comp.n_partitions; p++) {
+    for (uint32_t p = 0; j->ledgers != NULL && p < job_ledgers(j); p++) {
         const struct ledger *l = j->ledgers[p];
+        char of[32] = "all data,";
+        if (p < j->comp.n_partitions)
+            (void)snprintf(of, sizeof(of), "partition %u", p);
         for (uint32_t e = 0; l != NULL && e < ledger_first_open(l) + ledger_open(l); e++) {
             struct ledger_epoch x;
             ledger_figures(l, e, &x);
@@ -379,9 +416,8 @@ static void print_balance(struct audit *a)
             pending += x.pending;
             if (x.done + x.leased + x.pending != x.total)
                 fault(a,
-                      "partition %u epoch %u: %llu done, %llu leased and %llu pending samples "
-                      "are not %llu",
-                      p, e, (unsigned long long)x.done, (unsigned long long)x.leased,
+                      "%s epoch %u: %llu done, %llu leased and %llu pending samples are not %llu",
+                      of, e, (unsigned long long)x.done, (unsigned long long)x.leased,
                       (unsigned long long)x.pending, (unsigned long long)x.total);
         }
     }
@@ -407,11 +443,15 @@ int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,
                       "%llu files that are no module's (shards, pictures, encoders) stay in the "
                       "store, which guards its own bytes\n",
                       (unsigned long long)a.s.left);
-    check_files(&a);
-    for (uint32_t i = 0; !a.job->unread && i < a.job->comp.n_modules; i++)
+    check_room(&a);
+    if (a.err.code == 0)
+        check_files(&a);
+    for (uint32_t i = 0; a.err.code == 0 && !a.job->unread && i < a.job->comp.n_modules; i++)
         check_module(&a, &a.job->modules[i]);
-    if (!a.job->unread)
+    if (a.err.code == 0 && !a.job->unread)
         print_balance(&a);
     capture_release(&a.s);
-    return 0;
+    if (a.err.code != 0 && err)
+        *err = a.err;
+    return a.err.code;
 }

@@ -24,7 +24,8 @@ struct audit_result {
     unsigned faults;
 };
 
-/* Writes its findings to out, a line each.  Returns 0 also when there are faults. */
+/* Writes its findings to out, a line each.  Returns 0 also when there are faults; -ENOSPC: the data
+ * directory's disk has no room for the outer steps made again, five times the largest version. */
 int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,
               struct audit_result *ret, struct err *err);
 

@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 
 #include "common/net/blob_dir.h"
 #include "tests/unit/coordinator/rig.h"
@@ -14,6 +16,57 @@
     "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
     "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"                            \
     "outer: {rounds: 9, steps: 2}\n"
+
+/* ---- a disk that lacks room ---- */
+
+static struct {
+    const char *file; /* writes to a file of the capture with such a name fail; NULL: none do */
+    int code;
+    bool full;      /* as far as it says itself */
+    unsigned added; /* writes while a file of the last check was there, too */
+} disk;
+
+/* Is a file made once more while the last one is still there?  The coordinator needs the room. */
+static bool adds_up(const char *path)
+{
+    const char *other = strstr(path, "/.capture/made") ? "m.full" : "made";
+    const char *at = strstr(path, "/.capture/m");
+    char *there = at ? str_printf("%.*s/.capture/%s", (int)(at - path), path, other) : NULL;
+    const bool adds = there && access(there, F_OK) == 0;
+    mem_free(there);
+    return adds;
+}
+
+static bool writes(int fd)
+{
+    char link[64], path[256] = "";
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof(path) - 1) < 0)
+        return true;
+    disk.added += adds_up(path);
+    if (disk.file == NULL || strstr(path, disk.file) == NULL)
+        return true;
+    errno = disk.code;
+    return false;
+}
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    return writes(fd) ? syscall(SYS_write, fd, data, n) : -1;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
+{
+    return writes(fd) ? syscall(SYS_pwrite64, fd, data, n, at) : -1;
+}
+
+int statvfs(const char *path, struct statvfs *ret)
+{
+    *ret = (struct statvfs){.f_bsize = 4096, .f_frsize = 4096, .f_bavail = disk.full ? 1 : 1 << 20};
+    return 0;
+}
+
+/* ---- */
 
 static void wait_round(struct rig *r, const struct job *j, uint32_t round)
 {
@@ -98,6 +151,55 @@ static void what_is_true_has_no_faults(void **state)
     /* 3 rounds of 2 phases of 8 images, and two phases that wait. */
     assert_non_null(strstr(told, "48 done, 0 leased"));
     assert_non_null(strstr(told, "folded in 3 rounds: 48, reported and not folded yet: 0"));
+    start(r);
+}
+
+/* A machine that lacks something is no fault of the data. */
+static void what_is_lacking_is_no_fault(void **state)
+{
+    static const struct {
+        const char *file;
+        int code;
+    } cases[] = {{"/made", ENOSPC}, {"/m.full", ENOSPC}, {"/m.mom", EDQUOT}, {"/m.delta", EMFILE}};
+    struct rig *r = *state;
+    const struct coordinator_options o = {.data_dir = r->f.dir};
+    struct audit_result got;
+    struct err err = {0};
+    char told[8192];
+    const uint64_t job = three_rounds(r);
+    FILE *out = fmemopen(told, sizeof(told), "w");
+    memset(told, 0, sizeof(told));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        disk.file = cases[i].file;
+        disk.code = cases[i].code;
+        const int rc = audit_job(&o, job, out, &got, &err);
+        disk.file = NULL;
+        assert_int_equal(rc, -cases[i].code);
+        assert_int_equal(got.faults, 0);
+    }
+    disk.full = true;
+    const int rc = audit_job(&o, job, out, &got, &err);
+    disk.full = false;
+    assert_int_equal(fclose(out), 0);
+    assert_int_equal(rc, -ENOSPC);
+    assert_non_null(strstr(err.msg, "where 4.0 KiB are free: make room there"));
+    assert_string_equal(told, "");
+    disk.added = 0;
+    assert_int_equal(audit(r, job, told).faults, 0);
+    assert_int_equal(disk.added, 0);
+    start(r);
+}
+
+/* A router, or a student of experts, draws from all the data, which have a ledger of their own. */
+static void all_data_are_in_the_balance(void **state)
+{
+    struct rig *r = *state;
+    char told[8192];
+    const uint64_t job = three_rounds(r);
+    change(r, "UPDATE ledgers SET part = 1"); /* there is one partition, 0 */
+    assert_int_equal(audit(r, job, told).faults, 0);
+    assert_non_null(strstr(told, "48 done, 0 leased"));
+    change(r, "UPDATE ledgers SET part = 0");
     start(r);
 }
 
@@ -201,9 +303,9 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(what_is_true_has_no_faults),
-        TEST(a_forged_record_is_named),
-        TEST(a_damaged_file_is_named),
+        TEST(what_is_true_has_no_faults),  TEST(a_forged_record_is_named),
+        TEST(a_damaged_file_is_named),     TEST(what_is_lacking_is_no_fault),
+        TEST(all_data_are_in_the_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
