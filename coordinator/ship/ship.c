@@ -130,7 +130,7 @@ static char *copy_path(const struct ship *s)
     return file_join(s->data_dir, "coordinator.db.away");
 }
 
-/* A copy of the database; only its writer may ask for it. */
+/* A copy of the database, as large as that; only its writer may ask for it, and sends it next. */
 static int make_copy(struct ship *s, struct s3_log_snapshot *ret, struct err *err)
 {
     char *from = file_join(s->data_dir, "coordinator.db"), *to = copy_path(s);
@@ -147,6 +147,7 @@ static int send_copy(struct ship *s, const struct s3_log_snapshot *made, struct 
 {
     char *path = copy_path(s), *key = s3_log_snapshot_key(&s->look, made);
     const int rc = s3_put(s->bulk, key, path, made->size, made->sha256, err);
+    (void)file_remove(path, NULL); /* or the next copy replaces it */
     mem_free(path);
     mem_free(key);
     return rc;

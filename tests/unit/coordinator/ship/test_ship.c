@@ -99,6 +99,16 @@ static void goes_on(void **state)
     }
 }
 
+/* The file of a snapshot is as large as the database, and goes once it is sent. */
+static void no_copy_stays(void **state)
+{
+    struct rig *r = *state;
+    char *copy = in_dir(r, "coordinator.db.away");
+    assert_int_equal(own(r), 0);
+    assert_false(file_exists(copy));
+    mem_free(copy);
+}
+
 #define NOT_THERE                                                                                  \
     "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 37\r\n\r\n"                    \
     "<Error><Code>NoSuchKey</Code></Error>"
@@ -274,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
+        cmocka_unit_test_setup_teardown(no_copy_stays, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_after_a_failed_start, begin, end),
         cmocka_unit_test_setup_teardown(a_state_of_a_newer_release, begin, end),
