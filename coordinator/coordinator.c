@@ -182,7 +182,7 @@ static int open_ship(struct coordinator *co, struct err *err)
         if (is_shipped(co))
             log_warn("ship", "without --store-state the state in the store is not updated: a "
                              "--restore from there would lose everything from now on");
-        return 0;
+        return ship_pause(co->store, err);
     }
     int rc = ship_open(&co->opt, &co->ship, err);
     if (rc == 0)

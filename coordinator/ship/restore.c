@@ -20,7 +20,8 @@ struct restore {
     struct buf raw;
     char *path; /* the database's, until it is whole */
     struct store *store;
-    bool stuck; /* it did not take an entry: none after that may follow */
+    bool stuck;   /* it did not take an entry: none after that may follow */
+    bool damaged; /* a newer snapshot is */
     struct store_noted noted;
     struct restore_result *result;
 };
@@ -72,6 +73,7 @@ static int fetch_snapshot(struct restore *r, struct err *err)
     struct s3_log_snapshot *all = NULL;
     size_t n = 0;
     int rc = s3_log_snapshots(&r->log, SNAPSHOTS_MAX, &all, &n, err), found = -ERR_NOTFOUND;
+    r->damaged = r->stuck = false;
     for (size_t i = 0; rc == 0 && found < 0 && i < n; i++) {
         bool counts = false;
         rc = s3_log_counts(&r->log, &all[i], &counts, err);
@@ -83,6 +85,7 @@ static int fetch_snapshot(struct restore *r, struct err *err)
         } else if (found != -ERR_NOTFOUND && found != -ERR_HASH && found != -ERR_FORMAT) {
             rc = found;
         }
+        r->damaged |= found == -ERR_HASH || found == -ERR_FORMAT;
     }
     const uint64_t newest = n > 0 ? all[0].seq : 0;
     mem_free(all);
@@ -93,8 +96,21 @@ static int fetch_snapshot(struct restore *r, struct err *err)
 
 /* ---- the entries after it ---- */
 
+/* The entry begins with rows that our snapshot lacks.  If no newer one is damaged, the owner has
+ * just made one: -EAGAIN. */
+static int is_beyond(const struct restore *r, const struct s3_log_entry *e, struct err *err)
+{
+    return err_set(err, r->damaged ? -ERR_HASH : -EAGAIN,
+                   "the state below %s has rows at entry %" PRIu64
+                   " that only snapshots from there on have: if these are damaged, bring one back "
+                   "from an older version of the object, or from a copy of the bucket",
+                   r->o->store, e->seq);
+}
+
 static int replay(struct restore *r, const struct s3_log_entry *e, struct err *err)
 {
+    if (ship_is_ahead(e))
+        return is_beyond(r, e, err);
     memcpy(r->noted.owner, e->owner, sizeof(e->owner));
     memcpy(r->noted.hash, e->hash, sizeof(e->hash));
     r->noted.seq = e->seq;

@@ -18,6 +18,7 @@
 #define LOOK_MS 2000u
 #define SIGN_MS 3000u
 #define OWN_TRIES 8
+#define AHEAD ", with rows that only its snapshot has" /* ends an owner's entry */
 #define ENTRIES_MAX                                                                                \
     256u /* most entries after the newest snapshot, all of which a restore reads                   \
           */
@@ -371,11 +372,33 @@ static int send_keys(struct ship *s, struct err *err)
     return rc;
 }
 
+static const uint8_t paused[32]; /* noted as the hash of the newest entry */
+
+int ship_pause(struct store *store, struct err *err)
+{
+    struct store_noted n;
+    int rc = store_noted(store, &n, err);
+    if (rc < 0 || n.seq == 0 || hash_equal(n.hash, paused, sizeof(paused)))
+        return rc;
+    memcpy(n.hash, paused, sizeof(paused));
+    return store_note(store, &n, err);
+}
+
+bool ship_is_ahead(const struct s3_log_entry *e)
+{
+    const size_t n = strlen(AHEAD);
+    return e->kind == S3_LOG_OWNER && e->len >= n && memcmp(e->body + e->len - n, AHEAD, n) == 0;
+}
+
+/* n: what the database has noted.  It becomes the new entry. */
 static int announce(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
 {
     struct s3_log_snapshot made = {0};
+    const bool ahead = n->seq != s->log.seq || (n->seq > 0 && hash_equal(n->hash, paused, 32));
+    char *body = str_printf("%s%s", s->who, ahead ? AHEAD : "");
     memcpy(s->log.owner, n->owner, sizeof(n->owner));
-    int rc = s3_log_next(&s->log, S3_LOG_OWNER, s->who, strlen(s->who), err);
+    int rc = s3_log_next(&s->log, S3_LOG_OWNER, body, strlen(body), err);
+    mem_free(body);
     n->seq = made.seq = s->log.seq + 1;
     memcpy(n->hash, s->log.out_hash, sizeof(n->hash));
     memcpy(made.hash, s->log.out_hash, sizeof(made.hash));
@@ -418,14 +441,14 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
         rc = find_place(s, store, &n, err);
     if (rc < 0)
         return rc;
-    const struct store_noted noted = n;
+    struct store_noted noted = n;
     ship_who(s->who); /* the log is already ours, or nobody's, and a snapshot may take minutes */
     s->signs = pthread_create(&s->sign, NULL, show, s) == 0;
     rc = send_keys(s, err);
     if (rc == 0)
         rc = announce(s, store, &n, err);
     if (rc == -ERR_STALE && came_late(s, &noted))
-        rc = announce(s, store, &n, err);
+        rc = announce(s, store, &noted, err);
     if (rc < 0)
         return rc;
     s->started = pthread_create(&s->thread, NULL, run, s) == 0;

@@ -219,6 +219,47 @@ static void test_the_snapshot_before(void **state)
     }
 }
 
+/* A commit that the log does not get: made while nothing was shipped, or lost on its way. */
+static void commit_alone(struct rig *r, int64_t id, bool paused)
+{
+    struct store_noted noted;
+    char *path = in_dir(r, "coordinator.db");
+    assert_int_equal(store_open(path, &schema, &r->store, &r->err), 0);
+    if (paused) {
+        assert_int_equal(ship_pause(r->store, &r->err), 0);
+        assert_int_equal(ship_pause(r->store, &r->err), 0); /* a second start without the flag */
+    }
+    commit(r, id);
+    assert_int_equal(store_noted(r->store, &noted, &r->err), 0);
+    noted.seq++;
+    if (!paused)
+        assert_int_equal(store_note(r->store, &noted, &r->err), 0);
+    leave(r);
+    mem_free(path);
+}
+
+/* Rows that only the newest snapshots have: an older one and the log do not make up for those. */
+static void test_rows_that_the_log_lacks(void **state)
+{
+    for (int paused = 0; paused < 2; paused++) {
+        struct rig *r = *state;
+        own(r);
+        commit(r, 1);
+        leave(r);
+        commit_alone(r, 2, paused);
+        own(r);
+        commit(r, 3);
+        leave(r);
+        spoil(r, "/snapshot/", false);
+        refused(r, -ERR_HASH, "has rows at entry 3 that only snapshots from there on have", "");
+        spoil(r, "/snapshot/", false);
+        (void)restored(r);
+        has_rows(r, "123");
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
+}
+
 static void test_nothing_to_restore(void **state)
 {
     struct rig *r = *state;
@@ -324,6 +365,7 @@ int main(void)
         LIVE(test_after_a_killed_one),
         LIVE(test_a_damaged_entry),
         LIVE(test_an_entry_that_finds_no_place),
+        LIVE(test_rows_that_the_log_lacks),
     };
     return cmocka_run_group_tests_name("restore", tests, NULL, NULL);
 }
