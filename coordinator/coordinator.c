@@ -215,6 +215,8 @@ static int open_store(struct coordinator *co, struct err *err)
         rc = open_database(co, path, err);
     if (rc == 0 && !early)
         rc = open_ship(co, err);
+    if (rc == 0)
+        rc = leftover_resume(co, err);
     mem_free(path);
     return rc;
 }
@@ -252,7 +254,6 @@ static void resume(struct coordinator *co)
     }
     rounds_resume(co);
     spot_check_resume(co);
-    leftover_resume(co);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         struct job *j = co->state.jobs[i];
         j->started_ms = now;

@@ -54,6 +54,10 @@ struct blob_health {
 /* Called for each blob until it returns non-zero. */
 typedef int blob_list_fn(void *arg, const struct blob_id *id, const struct blob_stat *stat);
 
+/* Called with "NAME-SHA256" of each saved file until it returns non-zero.  Older releases saved
+ * some without the hash. */
+typedef int blob_saved_fn(void *arg, const char *name);
+
 struct blobstore_ops {
     /* -ERR_NOTFOUND. */
     int (*stat)(struct blobstore *s, const struct blob_id *id, struct blob_stat *ret,
@@ -114,13 +118,15 @@ struct blobstore_ops {
     int (*found)(struct blobstore *s, const struct blob_id *id, uint64_t size, struct err *err);
     /* Files beside the blobs that must not be lost with our disk.  save: a store far away keeps a
      * copy of the file `path` under a name ("outer/1/2/target.3") and the hash of its bytes; fetch:
-     * copies it back; drop: removes all whose names begin with `names`.  All wait; NULL: there is
-     * only our disk.  fetch: -ERR_NOTFOUND; the caller checks the hash. */
+     * copies it back; drop: removes all whose names begin with `names`; saved: calls fn for these.
+     * All wait; NULL: there is only our disk.  fetch: -ERR_NOTFOUND; the caller checks the hash. */
     int (*save)(struct blobstore *s, const char *name, const char *path, const uint8_t sha256[32],
                 uint64_t size, struct err *err);
     int (*fetch)(struct blobstore *s, const char *name, const char *path, const uint8_t sha256[32],
                  uint64_t size, struct err *err);
     int (*drop)(struct blobstore *s, const char *names, struct err *err);
+    int (*saved)(struct blobstore *s, const char *names, blob_saved_fn *fn, void *arg,
+                 struct err *err);
     /* The health of a store far away; NULL: this one is a directory. */
     void (*health)(struct blobstore *s, struct blob_health *ret);
     /* Ends all operations that wait for a store far away, on any thread: -ERR_CANCELLED. */

@@ -1,8 +1,21 @@
 #include "coordinator/job/leftover.h"
 
+#include <jansson.h>
+
 #include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
 #include "common/outer/fold.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/state/blobs.h"
+
+#define NAMES_MAX ((size_t)1 << 20) /* more copies count as if they were not there */
+
+static const char *const kinds[] = {"target", "momentum", "buffer"};
+
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+/* ---- what is no longer needed ---- */
 
 struct removal {
     struct coordinator *co;
@@ -13,12 +26,11 @@ struct removal {
 /* The same for the copies in a store far away.  Copies that a fault leaves go with the job. */
 static void remove_copies(const struct removal *r)
 {
-    static const char *const kinds[] = {"target", "momentum", "buffer"};
     struct blobstore *store = r->co->blobs;
     const char *dir = r->dir + strlen(r->co->opt.data_dir);
     dir += *dir == '/'; /* the data dir may end with one */
     char *all = str_printf("%s/", dir);
-    for (size_t i = 0; r->keep > 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    for (size_t i = 0; r->keep > 1 && i < KINDS; i++) {
         char *name = outer_state_file(dir, kinds[i], r->keep - 1);
         (void)store->ops->drop(store, name, NULL);
         mem_free(name);
@@ -57,15 +69,116 @@ void leftover_drop(struct coordinator *co, char *dir, uint64_t keep)
     core_when_durable(co, removal_begin, r);
 }
 
-void leftover_resume(struct coordinator *co)
+/* ---- at a start ---- */
+
+struct copies {
+    struct coordinator *co;
+    struct file_names there; /* "NAME-SHA256", sorted */
+    unsigned sent;
+};
+
+static int note(void *arg, const char *name)
 {
-    for (size_t i = 0; i < co->state.n_jobs; i++) {
-        char *name = outer_state_dir(co->state.jobs[i]->id, 0);
-        char *dir = file_join(co->opt.data_dir, name);
-        if (job_is_ended(co->state.jobs[i]) && !co->state.jobs[i]->unread && file_is_dir(dir))
-            leftover_drop(co, dir, 0);
-        else
-            mem_free(dir);
+    struct copies *c = arg;
+    (void)file_names_add(&c->there, NAMES_MAX, str_dup(name), NULL);
+    return 0;
+}
+
+static int order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Compares only as much as the first one has. */
+static int order_begins(const void *begin, const void *name)
+{
+    return strncmp(begin, *(char *const *)name, strlen(begin));
+}
+
+static bool is_there(const struct copies *c, const char *begin)
+{
+    return c->there.n > 0 && bsearch(begin, c->there.items, c->there.n, sizeof(*c->there.items),
+                                     order_begins) != NULL;
+}
+
+static int send_one(struct copies *c, const char *name, const struct blob_ref *b, struct err *err)
+{
+    struct blobstore *store = c->co->blobs;
+    char *path = file_join(c->co->opt.data_dir, name);
+    uint8_t got[HASH_BYTES];
+    uint64_t size = 0;
+    int rc = 0;
+    if (hash_file(path, got, &size, NULL) == 0 && size == b->size &&
+        hash_equal(got, b->sha256, sizeof(got))) {
+        rc = store->ops->save(store, name, path, b->sha256, b->size, err);
+        c->sent += rc == 0;
+    }
+    mem_free(path);
+    return rc;
+}
+
+static int complete_module(struct copies *c, const struct job *j, const struct module_rec *m,
+                           struct err *err)
+{
+    const struct version_rec *v = module_version(m, m->version);
+    if (v == NULL || blob_ref_is_set(&v->target)) /* else it is among the blobs */
+        return 0;
+    json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
+    char *dir = outer_state_dir(j->id, m->id);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < KINDS; i++) {
+        struct blob_ref b;
+        char hex[HASH_HEX_MAX], *name = outer_state_file(dir, kinds[i], v->version);
+        if (blob_ref_read(json_object_get(json_object_get(doc, "state"), kinds[i]), &b)) {
+            char *copy = str_printf("%s-%s", name, hash_hex(b.sha256, HASH_BYTES, hex));
+            rc = is_there(c, copy) ? 0 : send_one(c, name, &b, err);
+            mem_free(copy);
+        }
         mem_free(name);
     }
+    mem_free(dir);
+    json_decref(doc);
+    return rc;
+}
+
+/* What is left of an ended job, which stays ended for whoever owns the state after us. */
+static void drop_ended(struct copies *c, const struct job *j)
+{
+    char *name = outer_state_dir(j->id, 0), *begin = str_printf("%s/", name);
+    char *dir = file_join(c->co->opt.data_dir, name);
+    if (file_is_dir(dir) || is_there(c, begin))
+        leftover_drop(c->co, dir, 0);
+    else
+        mem_free(dir);
+    mem_free(begin);
+    mem_free(name);
+}
+
+static int complete_job(struct copies *c, const struct job *j, struct err *err)
+{
+    int rc = 0;
+    for (uint32_t m = 0; rc == 0 && m < j->comp.n_modules; m++)
+        rc = complete_module(c, j, &j->modules[m], err);
+    return rc;
+}
+
+int leftover_resume(struct coordinator *co, struct err *err)
+{
+    const struct blobstore_ops *ops = co->blobs->ops;
+    struct copies c = {.co = co};
+    int rc = ops->saved ? ops->saved(co->blobs, "outer/", note, &c, err) : 0;
+    if (c.there.n > 0)
+        qsort(c.there.items, c.there.n, sizeof(*c.there.items), order);
+    for (size_t i = 0; rc == 0 && i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        if (job_is_ended(j) && !j->unread)
+            drop_ended(&c, j);
+        else if (ops->save && !job_is_ended(j))
+            rc = complete_job(&c, j, err);
+    }
+    if (c.sent > 0)
+        log_info("outer", "%u file%s of the outer optimiser's state went to the store", c.sent,
+                 str_plural(c.sent));
+    file_names_release(&c.there);
+    return rc;
 }

@@ -99,6 +99,29 @@ def test_a_lost_machine(machines, store):
     assert all(w["tasks_failed"] == 0 for w in workers), workers
 
 
+def test_a_state_that_was_kept_here_alone(machines, store):
+    """The flag comes later: the outer state goes to the store before anything is served, so the disk may be lost at once."""
+    first, second, _ = machines
+    first.coordinator(*store.flags("later"), env=KEY)
+    for name in "ab":
+        first.worker(name)
+    first.joined("a", "b")
+    job = folds.submit(first, "coordinator", rounds=6, steps=8)
+    first.wait_round(job, 2)
+    for name in ("a", "b", "coordinatord"):
+        first.kill(name)
+    start(first, store, "later")
+    assert "files of the outer optimiser's state went to the store" in first.log("coordinatord")
+    before = first.job(job)["round"]
+    first.kill("coordinatord")
+    shutil.rmtree(first.data)
+    go_on(second, first, store, "later")
+    for name in "ab":
+        second.worker(name)
+    done = second.wait_job(job, "done")
+    assert before >= 2 and done["modules"][0]["version"] == 6
+
+
 def test_the_old_one_is_deposed(machines, store):
     """The old coordinator runs on, with workers and jobs: it ends at its next commit, acknowledges nothing, and does not start again."""
     first, second, _ = machines

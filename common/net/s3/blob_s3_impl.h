@@ -66,7 +66,7 @@ void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t si
  * far only the directory has. */
 int blob_s3_begin(struct blob_s3 *s, struct err *err);
 
-/* Makes writers wait for the store, and provides the operations save, fetch and drop. */
+/* Makes writers wait for the store, and provides the operations save, fetch, drop and saved. */
 void blob_s3_through(struct blob_s3 *s);
 
 /* The operations away and found of blobstore.h. */

@@ -119,10 +119,34 @@ static int drop(struct blobstore *base, const char *names, struct err *err)
     return rc;
 }
 
+struct naming {
+    size_t prefix;
+    blob_saved_fn *fn;
+    void *arg;
+};
+
+static int name_one(void *arg, const char *key, uint64_t size)
+{
+    const struct naming *n = arg;
+    return n->fn(n->arg, key + n->prefix);
+}
+
+static int saved(struct blobstore *base, const char *names, blob_saved_fn *fn, void *arg,
+                 struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    char *prefix = str_printf("%s%s", s->beside, names);
+    const int rc =
+        s3_list(s->c, prefix, name_one, &(struct naming){strlen(s->beside), fn, arg}, err);
+    mem_free(prefix);
+    return rc;
+}
+
 void blob_s3_through(struct blob_s3 *s)
 {
     s->enter = enter;
     s->ops.save = save;
     s->ops.fetch = fetch;
     s->ops.drop = drop;
+    s->ops.saved = saved;
 }

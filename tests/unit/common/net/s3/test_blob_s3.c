@@ -513,6 +513,13 @@ static void test_through_starts_with_all(void **state)
     assert_true(blobstore_has(r->s, &id, NULL) && stored(r, &id));
 }
 
+static int name_saved(void *arg, const char *name)
+{
+    char *all = arg;
+    (void)snprintf(all + strlen(all), 512 - strlen(all), "%s ", name);
+    return 0;
+}
+
 /* Files that are no blobs: kept under their names, brought back, dropped. */
 static void test_beside(void **state)
 {
@@ -528,6 +535,11 @@ static void test_beside(void **state)
     assert_int_equal(r->s->ops->save(r->s, "outer/10/a", path, sha256, 5, &r->err), 0);
     assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, sha256, 5, &r->err), 0);
     assert_true(file_exists(back));
+    char all[512] = "", want[512], hex[HASH_HEX_MAX];
+    assert_int_equal(r->s->ops->saved(r->s, "outer/1", name_saved, all, &r->err), 0);
+    (void)hash_hex(sha256, 32, hex);
+    (void)snprintf(want, sizeof(want), "outer/1/a-%s outer/10/a-%s ", hex, hex);
+    assert_string_equal(all, want);
     assert_int_equal(r->s->ops->drop(r->s, "outer/1/", &r->err), 0);
     assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, sha256, 5, &r->err), -ERR_NOTFOUND);
     assert_int_equal(r->s->ops->fetch(r->s, "outer/10/a", back, sha256, 5, &r->err), 0);
