@@ -144,22 +144,6 @@ static int start_curl(struct xfer *x, struct err *err)
     return 0;
 }
 
-/* ---- the limit of bandwidth ---- */
-
-/* Lets all paused transfers try; those without room pause again. */
-static void on_pace(void *arg)
-{
-    struct xfer *x = arg;
-    for (struct list *l = x->active.next; l != &x->active; l = l->next) {
-        struct transfer *t = list_entry(l, struct transfer, link);
-        if (!t->paused || !t->easy)
-            continue;
-        t->paused = false;
-        (void)curl_easy_pause(t->easy, CURLPAUSE_CONT); /* a failure shows in check_finished */
-    }
-    act(x, CURL_SOCKET_TIMEOUT, 0);
-}
-
 /* ---- the life of a transfer ---- */
 
 static void transfer_free(struct transfer *t)
@@ -459,6 +443,48 @@ static void check_finished(struct xfer *x)
     }
     pump(x);
 }
+
+/* ---- the limit of bandwidth ---- */
+
+/* Moves the first transfer that got something to the end: next time it is the others' turn. */
+static void rotate(struct xfer *x)
+{
+    struct transfer *first = NULL;
+    for (struct list *l = x->active.next; l != &x->active; l = l->next) {
+        struct transfer *t = list_entry(l, struct transfer, link);
+        if (!first && t->moved != t->paced)
+            first = t;
+        t->paced = t->moved;
+    }
+    if (first) {
+        list_remove(&first->link);
+        list_push(&x->active, &first->link);
+    }
+}
+
+/* Lets all paused transfers try; those without room pause again. */
+static void on_pace(void *arg)
+{
+    struct xfer *x = arg;
+    for (struct list *l = x->active.next; !x->closed && l != &x->active;) {
+        struct transfer *t = list_entry(l, struct transfer, link);
+        l = l->next;
+        if (!t->paused || !t->easy)
+            continue;
+        t->paused = false;
+        const CURLcode rc = curl_easy_pause(t->easy, CURLPAUSE_CONT);
+        if (rc != CURLE_OK) { /* libcurl has dropped the bytes, and would go on behind them */
+            settle(t, rc);
+            l = x->active.next; /* anything may have happened to the list */
+        }
+    }
+    if (!x->closed)
+        act(x, CURL_SOCKET_TIMEOUT, 0);
+    if (!x->closed)
+        rotate(x);
+}
+
+/* ---- progress ---- */
 
 /* The size of the file, which only the answer says where the caller does not know it; 0: not known,
  * also when the answer is a rest of the file. */

@@ -79,6 +79,7 @@ struct transfer {
     uint64_t have;     /* put: bytes that the server said it has */
     long status;
     uint64_t moved, progress_shown, told_ms; /* told_ms: when that was shown */
+    uint64_t paced;                          /* `moved` when bandwidth was last given out */
     bool follow;                             /* follows redirects to the store */
     char *away;            /* URL for the next attempt; NULL: the server is asked */
     char *location;        /* the redirect of the present answer */

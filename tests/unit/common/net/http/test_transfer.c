@@ -592,6 +592,73 @@ static void test_limited(void **state)
     stop(w);
 }
 
+static void limit_down(struct world *w, uint64_t bytes_per_s)
+{
+    const struct xfer_options o = {.down_bytes_per_s = bytes_per_s, .floor_s = 600};
+    xfer_free(w->xfer);
+    assert_int_equal(xfer_new(w->t.loop, &o, &w->xfer, NULL), 0);
+}
+
+/* What may not come any further ends it also where it had to wait for its turn. */
+static void test_limited_too_long(void **state)
+{
+    enum { BODY = 40000, MOST = 20000 }; /* libcurl passes on 16384 at a time */
+    struct world *w = start(true);
+    char *answer = mem_alloc(BODY + 64);
+    (void)snprintf(answer, 64, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    memset(answer + strlen(answer), 'x', BODY);
+    const char *const texts[] = {answer};
+    struct script s = {.texts = texts, .count = 1, .hold = true};
+    script_start(&s, w);
+    limit_down(w, 100000);
+    script_get(w, &s, 0, MOST);
+    assert_int_equal(w->code, -ERR_LIMIT);
+    assert_in_range(w->moved, 1, MOST);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    loop_turn(w->t.loop, false);
+    mem_free(answer);
+    stop(w);
+}
+
+static uint64_t size_of(const char *path)
+{
+    uint64_t size = 0;
+    (void)file_size(path, &size, NULL); /* it may not be there yet */
+    return size;
+}
+
+/* All have a part of what there is, at any time. */
+static void test_limited_together(void **state)
+{
+    struct world *w = start(true);
+    const size_t len = 200000;
+    const struct blob_id id = make_file(w, "a", len);
+    put_file(w, "a", &id, len);
+    char *url = ticket_url(w, TICKET_GET, &id, 0), *paths[2] = {path_in(w, "b"), path_in(w, "c")};
+    char *parts[2] = {path_in(w, "b.part"), path_in(w, "c.part")};
+    struct both both = {0};
+    limit_down(w, 1000000);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct xfer_get g = {.url = url,
+                                   .pin = w->user.pin,
+                                   .path = paths[i],
+                                   .size = len,
+                                   .done = on_either,
+                                   .arg = &both};
+        assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    }
+    WAIT_FOR(&w->t, size_of(parts[0]) + size_of(parts[1]) >= len);
+    assert_true(size_of(parts[0]) > len / 4 && size_of(parts[1]) > len / 4);
+    WAIT_FOR(&w->t, both.ended == 2);
+    assert_int_equal(both.well, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        mem_free(paths[i]);
+        mem_free(parts[i]);
+    }
+    mem_free(url);
+    stop(w);
+}
+
 static bool put_ended;
 
 static void on_put_done(void *arg, const struct xfer_result *r)
@@ -710,6 +777,8 @@ int main(void)
         cmocka_unit_test(test_hurry),
         cmocka_unit_test(test_patience),
         cmocka_unit_test(test_slow_name),
+        cmocka_unit_test(test_limited_too_long),
+        cmocka_unit_test(test_limited_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
