@@ -184,7 +184,8 @@ struct rpc_result {
 
 typedef void (*rpc_done_fn)(void *arg, const struct rpc_result *r);
 
-/* Starts to dial; on_state reports the progress. */
+/* Starts to dial; on_state reports the progress.  Of a host's addresses it dials the one where it
+ * was connected last, and after a failure the next. */
 int rpc_client_open(struct loop *loop, const struct rpc_client_options *o, struct rpc_client **ret,
                     struct err *err);
 
@@ -209,8 +210,9 @@ enum rpc_state rpc_client_state(const struct rpc_client *c); /* as last passed t
 unsigned rpc_client_in_flight(const struct rpc_client *c);   /* for tests */
 struct rpc_counters rpc_client_counters(const struct rpc_client *c); /* all connections */
 const char *rpc_client_server_build_id(const struct rpc_client *c); /* for tests; "" before Hello */
-/* From the next dial on, uses this token's host and ports, which must be of the same server. */
-void rpc_client_move(struct rpc_client *c, const struct token *token);
+/* From the next dial on, uses this token's host and ports, which must be of the same server, and of
+ * the host's addresses first that one, counted from 0 round and round. */
+void rpc_client_move(struct rpc_client *c, const struct token *token, unsigned address);
 /* Drops the connection and redials now (tests). */
 void rpc_client_reconnect(struct rpc_client *c);
 

@@ -41,8 +41,9 @@ struct rpc_client {
     struct list due;       /* calls past their deadline, about to be ended */
     struct call **buckets; /* by id */
     unsigned bucket_count, in_flight;
-    unsigned attempt;         /* dials since the last success */
-    uint64_t lost_ms;         /* when the first of those dials failed */
+    unsigned address; /* which of the host's is dialled: after a failure the next one */
+    bool away;        /* no dial has succeeded since lost_ms */
+    uint64_t lost_ms;
     unsigned crowded;         /* dials in a row that were cut in the middle of the handshake */
     struct pbmem mem;         /* memory of the message being handled */
     struct rpc_counters gone; /* bytes of earlier connections, frames of all */
@@ -163,8 +164,9 @@ static void dial_later(struct rpc_client *c)
     uint64_t now = loop_now_ms(c->loop);
     uint16_t random;
     hash_random(&random, sizeof(random));
-    if (c->attempt++ == 0)
+    if (!c->away)
         c->lost_ms = now;
+    c->away = true;
     uint32_t ms = rpc_backoff_ms(now - c->lost_ms, c->o.backoff_min_ms << c->crowded,
                                  c->o.backoff_max_ms, random);
     loop_timer_start(c->redial, ms, 0);
@@ -178,6 +180,8 @@ static void lost(struct rpc_client *c, const struct err *why)
         c->crowded = 0;
     else if (c->crowded < CROWDED_MAX)
         c->crowded++;
+    if (c->state != RPC_CONNECTED)
+        c->address++;
     c->gone.bytes_in += conn_bytes_in(c->conn);
     c->gone.bytes_out += conn_bytes_out(c->conn);
     c->conn = NULL;
@@ -285,7 +289,7 @@ static int take(struct rpc_client *c, const struct frame *f, struct err *err)
             return rc;
         conn_no_deadline(c->conn);
         c->met = true;
-        c->attempt = 0;
+        c->away = false;
         report(c, RPC_CONNECTED, NULL);
         return 0;
     }
@@ -346,7 +350,7 @@ static void dial(void *arg)
     struct err err = {0};
     c->state = RPC_CONNECTING;
     c->opened = false;
-    if (conn_connect(c->loop, c->token.host, c->token.rpc_port, c->attempt, c->token.pin, &o,
+    if (conn_connect(c->loop, c->token.host, c->token.rpc_port, c->address, c->token.pin, &o,
                      &c->conn, &err) < 0) {
         c->conn = NULL;
         dial_later(c);
@@ -427,8 +431,9 @@ void rpc_client_close(struct rpc_client *c)
     loop_defer(c->loop, client_free, c);
 }
 
-void rpc_client_move(struct rpc_client *c, const struct token *token)
+void rpc_client_move(struct rpc_client *c, const struct token *token, unsigned address)
 {
+    c->address = address;
     memcpy(c->token.host, token->host, sizeof(c->token.host));
     c->token.rpc_port = token->rpc_port;
 }
@@ -496,7 +501,7 @@ void rpc_client_reconnect(struct rpc_client *c)
 {
     if (c->permanent || c->closed)
         return;
-    c->attempt = 0;
+    c->away = false;
     if (!c->conn) {
         loop_timer_start(c->redial, 0, 0);
         return;

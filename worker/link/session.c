@@ -16,6 +16,7 @@ struct session {
     struct session_options opt;
     struct token home; /* the given token */
     unsigned turn;     /* address in opt.also; 0: home */
+    unsigned round;    /* through them: a name that leads to several machines has one for each */
     struct rpc_client *rpc;
     struct loop_timer *beat, *retry, *bye;
     bool connected, joined, ever_joined, joining, beating, unheard, leaving;
@@ -118,7 +119,7 @@ static void move_to(struct session *s, const struct token *t)
     (void)str_copy(s->opt.token->host, sizeof(s->opt.token->host), t->host);
     s->opt.token->rpc_port = t->rpc_port;
     s->opt.token->http_port = t->http_port;
-    rpc_client_move(s->rpc, t);
+    rpc_client_move(s->rpc, t, s->round);
 }
 
 /* Looks for a new address of the coordinator in the token file. */
@@ -133,7 +134,7 @@ static bool look_for_new_address(struct session *s)
     log_info("session", "the coordinator is at %s:%u now, as %s says", t.host, t.rpc_port,
              s->opt.token_file);
     s->home = t;
-    s->turn = 0;
+    s->turn = s->round = 0;
     move_to(s, &t);
     return true;
 }
@@ -194,6 +195,7 @@ static void try_next(struct session *s)
     }
     if (n < s->turn) {
         s->turn = 0;
+        s->round++;
         t = s->home;
     }
     move_to(s, &t);

@@ -1,6 +1,25 @@
 /* The client: whom it trusts, when it dials again, and what becomes of its calls. */
 #include "tests/unit/common/net/rpc_rig.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
+typedef int look_up_fn(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+/* The name "both" leads to the server, and to an address where nobody is: */
+static const char *both[2] = {"127.0.0.1", "127.0.0.2"};
+
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **ret)
+{
+    look_up_fn *real;
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (strcmp(name, "both") != 0 || hints->ai_flags & AI_NUMERICHOST)
+        return real(name, service, hints, ret);
+    const int rc = real(both[0], service, hints, ret);
+    return rc == 0 ? real(both[1], service, hints, &(*ret)->ai_next) : rc;
+}
+
 static void test_wrong_pin(void **state)
 {
     struct world *w = start(false);
@@ -133,6 +152,45 @@ static void test_lost_connection(void **state)
     stop(w);
 }
 
+/* Who lost the connection dials the address that it was at; the next is for who finds nobody. */
+static void dials_where_it_was(const char *first, const char *second, unsigned failures)
+{
+    struct world *w = start(false);
+    both[0] = first;
+    both[1] = second;
+    (void)str_copy(w->token.host, sizeof(w->token.host), "both");
+    open_client(w);
+    for (unsigned i = 1; i <= 3; i++) {
+        WAIT_FOR(&w->t, w->connected == i);
+        assert_int_equal(w->disconnected, failures + i - 1);
+        rpc_client_reconnect(w->client);
+    }
+    stop(w);
+}
+
+static void test_addresses(void **state)
+{
+    dials_where_it_was("127.0.0.1", "127.0.0.2", 0);
+    dials_where_it_was("127.0.0.2", "127.0.0.1", 1);
+}
+
+/* Whoever moves it to and fro says which address is next. */
+static void test_moved(void **state)
+{
+    struct world *w = start(false);
+    both[0] = "127.0.0.1";
+    both[1] = "127.0.0.2";
+    struct token token = w->token;
+    (void)str_copy(w->token.host, sizeof(w->token.host), "127.0.0.3");
+    (void)str_copy(token.host, sizeof(token.host), "both");
+    open_client(w);
+    WAIT_FOR(&w->t, w->disconnected == 1);
+    rpc_client_move(w->client, &token, 0);
+    WAIT_FOR(&w->t, w->connected == 1);
+    assert_int_equal(w->disconnected, 1);
+    stop(w);
+}
+
 static void test_server_restart(void **state)
 {
     struct world *w = start(true);
@@ -202,7 +260,8 @@ int main(void)
         cmocka_unit_test(test_cancel),         cmocka_unit_test(test_pipelined),
         cmocka_unit_test(test_backpressure),   cmocka_unit_test(test_lost_connection),
         cmocka_unit_test(test_server_restart), cmocka_unit_test(test_other_server),
-        cmocka_unit_test(test_dials_on),
+        cmocka_unit_test(test_dials_on),       cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_moved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

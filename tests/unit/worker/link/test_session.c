@@ -39,10 +39,12 @@ void rpc_client_close(struct rpc_client *c)
 
 static const struct token *where; /* the token that all of the worker share */
 static struct token moved;        /* where the session says that the coordinator is now */
+static unsigned moved_address;
 
-void rpc_client_move(struct rpc_client *c, const struct token *token)
+void rpc_client_move(struct rpc_client *c, const struct token *token, unsigned address)
 {
     moved = *token;
+    moved_address = address;
 }
 void rpc_client_cancel(struct rpc_client *c, uint64_t id)
 {
@@ -223,15 +225,16 @@ static void follows_a_token_file(void **state)
     mem_free(path);
 }
 
-static void is_at(const char *host, unsigned rpc, unsigned http)
+static void is_at(const char *host, unsigned rpc, unsigned http, unsigned address)
 {
+    assert_int_equal(moved_address, address);
     assert_string_equal(where->host, host);
     assert_string_equal(moved.host, host);
     assert_true(where->rpc_port == rpc && moved.rpc_port == rpc && where->http_port == http);
 }
 
-/* Where nobody answers the list is gone through, and from its end back to the beginning; a
- * connection that was cut is dialled again first. */
+/* Where nobody answers the list is gone through, and from its end back to the beginning, where the
+ * next address of each name has its turn; a connection that was cut is dialled again first. */
 static void goes_through_a_list(void **state)
 {
     static const char *const bad[] = {",", "a:", "a:0", "a:1:", "a:70000", "[::1", "a;b:1:2:3"};
@@ -242,15 +245,15 @@ static void goes_through_a_list(void **state)
     becomes(RPC_DISCONNECTED);
     assert_string_equal(moved.host, "");
     becomes(RPC_DISCONNECTED);
-    is_at("second", 1, 2);
+    is_at("second", 1, 2, 0);
     becomes(RPC_DISCONNECTED);
-    is_at("::1", 7, 2);
+    is_at("::1", 7, 2, 0);
     becomes(RPC_DISCONNECTED);
-    is_at("third", 8, 9);
+    is_at("third", 8, 9, 0);
     becomes(RPC_DISCONNECTED);
-    is_at("coordinator", 1, 2);
+    is_at("coordinator", 1, 2, 1);
     becomes(RPC_DISCONNECTED);
-    is_at("second", 1, 2);
+    is_at("second", 1, 2, 1);
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct token t = *where;
         struct session *s = NULL;
