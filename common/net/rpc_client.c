@@ -63,26 +63,29 @@ static struct call **slot(struct rpc_client *c, uint64_t id)
 }
 
 /* Ids count up, so their low bits spread evenly. */
+static void put_in(struct rpc_client *c, struct call *k)
+{
+    struct call **p = &c->buckets[k->id & (c->bucket_count - 1)];
+    k->next_in_bucket = *p;
+    *p = k;
+}
+
 static void grow(struct rpc_client *c)
 {
     mem_free(c->buckets);
     c->bucket_count *= 2;
     c->buckets = mem_alloc_array(c->bucket_count, sizeof(c->buckets[0]));
-    for (struct list *l = c->calls.next; l != &c->calls; l = l->next) {
-        struct call *k = list_entry(l, struct call, link);
-        struct call **p = &c->buckets[k->id & (c->bucket_count - 1)];
-        k->next_in_bucket = *p;
-        *p = k;
-    }
+    const struct list *lists[] = {&c->calls, &c->due};
+    for (unsigned i = 0; i < 2; i++)
+        for (struct list *l = lists[i]->next; l != lists[i]; l = l->next)
+            put_in(c, list_entry(l, struct call, link));
 }
 
 static void insert(struct rpc_client *c, struct call *k)
 {
     if (c->in_flight >= c->bucket_count)
         grow(c);
-    struct call **p = &c->buckets[k->id & (c->bucket_count - 1)];
-    k->next_in_bucket = *p;
-    *p = k;
+    put_in(c, k);
     list_push(&c->calls, &k->link);
     c->in_flight++;
 }

@@ -82,6 +82,40 @@ static void test_deadline_and_late_reply(void **state)
     stop(w);
 }
 
+/* Of calls that end at a time the first one calls again, which makes the table grow, and cancels
+ * the last. */
+struct together {
+    struct world *w;
+    uint64_t last;
+    unsigned ended;
+};
+
+static void on_first(void *arg, const struct rpc_result *r)
+{
+    struct together *t = arg;
+    if (t->ended++ > 0)
+        return;
+    assert_int_equal(r->code, -ETIMEDOUT);
+    assert_int_equal(call(t->w, METHOD_ECHO, 1, 5000, NULL), 0);
+    assert_int_equal(call(t->w, METHOD_ECHO, 2, 5000, NULL), 0);
+    rpc_client_cancel(t->w->client, t->last);
+    assert_int_equal(t->ended, 2);
+}
+
+static void test_grows_within_deadlines(void **state)
+{
+    enum { CALLS = 64 }; /* as many as the table takes at first */
+    struct world *w = start(true);
+    struct together t = {.w = w};
+    const Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    for (unsigned i = 0; i < CALLS; i++)
+        assert_int_equal(
+            rpc_client_call(w->client, METHOD_LATER, &m.base, MESSAGE, 20, on_first, &t, &t.last),
+            0);
+    WAIT_FOR(&w->t, t.ended == CALLS && w->replies == 2);
+    stop(w);
+}
+
 static void test_cancel(void **state)
 {
     struct world *w = start(true);
@@ -261,7 +295,7 @@ int main(void)
         cmocka_unit_test(test_backpressure),   cmocka_unit_test(test_lost_connection),
         cmocka_unit_test(test_server_restart), cmocka_unit_test(test_other_server),
         cmocka_unit_test(test_dials_on),       cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_moved),          cmocka_unit_test(test_grows_within_deadlines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
