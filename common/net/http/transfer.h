@@ -1,8 +1,9 @@
 /* Transfers: an HTTP(S) client, by libcurl.
  *
  * struct xfer runs them inside the loop (all its functions: loop thread).
- *   get   to a file: resumes PATH.part, retries with backoff, verifies size and
- *         SHA-256 (on a thread), fsyncs, renames to PATH
+ *   get   to a file: resumes PATH.part (without a hash only what it got itself, of
+ *         the same version), retries with backoff, verifies size and SHA-256 (on a
+ *         thread), fsyncs, renames to PATH
  *   put   a file, to a ticket of blob_http.h: first asks how much the server has,
  *         resumes, retries
  *   call  a small request, answer in memory

@@ -73,6 +73,8 @@ struct transfer {
     mode_t mode;
     char refused[64]; /* the address that public_only kept us from; "": none */
     bool asking, existed, resumed, refetched, over_limit;
+    bool elsewhere;    /* the answer is another part of the file than the one asked for */
+    char version[128]; /* get: the file's, as the server calls it; "": it does not say */
     bool paused;       /* until the rate limit allows more; transfer.c resumes it */
     int io_error;      /* errno of our own disk */
     struct buf answer; /* call: the body; else the body of an error */

@@ -55,14 +55,37 @@ static size_t allowance(struct transfer *t, bool up, size_t want)
 
 /* ---- bytes in ---- */
 
-/* If the server ignores the range and sends the whole file, begins again. */
+/* A header of the present answer; NULL: it has none. */
+static const char *header_of(const struct transfer *t, const char *name)
+{
+    struct curl_header *h;
+    return curl_easy_header(t->easy, name, 0, CURLH_HEADER, -1, &h) == CURLHE_OK ? h->value : NULL;
+}
+
+/* Keeps what says which version of the file this is: a strong ETag, else the date. */
+static void keep_version(struct transfer *t)
+{
+    const char *tag = header_of(t, "ETag");
+    if (!tag || *tag != '"')
+        tag = header_of(t, "Last-Modified");
+    if (!tag || !str_copy(t->version, sizeof(t->version), tag))
+        t->version[0] = '\0';
+}
+
+/* If the server sends the whole file, whatever was asked for, begins again. */
 static int on_first_bytes(struct transfer *t, long status)
 {
-    if (status == 200 && t->offset > 0 && t->resumed) {
+    unsigned long long from;
+    if (t->resumed && status == 206) {
+        const char *range = header_of(t, "Content-Range");
+        t->elsewhere = !range || sscanf(range, "bytes %llu-", &from) != 1 || from != t->offset;
+    } else if (t->resumed) {
         if (ftruncate(t->fd, 0) < 0)
             return -errno;
         t->offset = 0;
     }
+    if (t->offset == 0)
+        keep_version(t);
     t->resumed = false;
     return 0;
 }
@@ -84,6 +107,8 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
         return CURL_WRITEFUNC_PAUSE; /* libcurl repeats the data */
     rate_take(&t->shared->down, len);
     int rc = on_first_bytes(t, status);
+    if (t->elsewhere)
+        return 0;
     if (rc == 0 && len > t->max_bytes - t->offset) {
         t->over_limit = true;
         return 0;
@@ -212,13 +237,14 @@ static void stay_public(struct transfer *t)
 static int prepare_get(struct transfer *t, struct err *err)
 {
     struct stat st;
-    char range[32];
+    char range[32], line[sizeof(t->version) + 16];
     if (t->fd < 0)
         t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, t->mode);
     if (t->fd < 0 || fstat(t->fd, &st) < 0)
         return err_errno(err, "cannot open %s", t->part);
     t->offset = (uint64_t)st.st_size;
-    if (t->offset > t->max_bytes || (t->size && t->offset > t->size)) {
+    const bool unknown = !t->has_sha256 && t->moved == 0; /* the part may be another file's */
+    if (unknown || t->offset > t->max_bytes || (t->size && t->offset > t->size)) {
         if (ftruncate(t->fd, 0) < 0)
             return err_errno(err, "cannot empty %s", t->part);
         t->offset = 0;
@@ -227,6 +253,9 @@ static int prepare_get(struct transfer *t, struct err *err)
     if (t->resumed) {
         snprintf(range, sizeof(range), "%llu-", (unsigned long long)t->offset);
         curl_easy_setopt(t->easy, CURLOPT_RANGE, range);
+        (void)snprintf(line, sizeof(line), "If-Range: %s", t->version);
+        if (!t->has_sha256 && t->version[0])
+            t->headers = curl_slist_append(t->headers, line);
     }
     curl_easy_setopt(t->easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)t->max_bytes);
     if (t->public_only)
@@ -340,6 +369,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     ask_near(t);
     t->is_near &= t->away != NULL;
     t->io_error = 0;
+    t->elsewhere = false;
     t->status = 0;
     t->wait = (struct patience_wait){
         .sockets = &t->shared->bytes,
@@ -461,6 +491,11 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
         (void)err_set(err, -ERR_LIMIT, "the server sends more than the %llu bytes allowed",
                       (unsigned long long)t->max_bytes);
         return TRANSFER_FAILED;
+    }
+    if (t->elsewhere) {
+        (void)err_set(err, -ERR_REMOTE,
+                      "the server sends another part of the file than the one asked for");
+        return ftruncate(t->fd, 0) < 0 ? TRANSFER_FAILED : TRANSFER_RETRY;
     }
     /* A server may refuse an upload before it has read it all. */
     bool refused = t->kind == TRANSFER_PUT && t->status >= 400;

@@ -165,6 +165,7 @@ struct script {
     unsigned next, count;
     bool hold; /* the last one is kept open in silence */
     uint16_t port;
+    char asked[2048]; /* the last request */
 };
 
 struct script_conn {
@@ -205,6 +206,7 @@ static void script_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
     c->len += (size_t)n;
     if (!strstr(c->got, "\r\n\r\n") || !c->text)
         return;
+    memcpy(c->script->asked, c->got, sizeof(c->got));
     uv_buf_t out = uv_buf_init((char *)c->text, (unsigned)strlen(c->text));
     c->text = NULL;
     c->write.data = c;
@@ -304,6 +306,60 @@ static void test_patience(void **state)
     assert_int_equal(w->code, -EAGAIN);
     assert_true(xfer_counters(w->xfer).retries > TRIES);
     uv_close((uv_handle_t *)&s.listener, NULL);
+    stop(w);
+}
+
+/* Gets the ten bytes that the script ends with. */
+static void script_rest(struct world *w, const char *const *texts, unsigned count,
+                        const char *content, const char *header)
+{
+    const struct xfer_options o = {.backoff_min_ms = 1, .backoff_max_ms = 20};
+    struct script s = {.texts = texts, .count = count};
+    struct buf got;
+    char *path = path_in(w, "s");
+    script_start(&s, w);
+    xfer_free(w->xfer);
+    assert_int_equal(xfer_new(w->t.loop, &o, &w->xfer, NULL), 0);
+    script_get(w, &s, 10, 0);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_int_equal(file_read(path, 100, &got, NULL), 0);
+    assert_string_equal(buf_str(&got), content);
+    if (header)
+        assert_non_null(strstr(s.asked, header));
+    else
+        assert_null(strstr(s.asked, "Range: "));
+    assert_int_equal(s.next, count);
+    buf_release(&got);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    loop_turn(w->t.loop, false);
+    mem_free(path);
+}
+
+/* A file without a hash is not joined from two: the rest must be of the same version, begin where
+ * it was asked for, and follow on what the same transfer got. */
+static void test_one_version(void **state)
+{
+    struct world *w = start(true);
+    static const char whole[] = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabcdefghij";
+    static const char *const tagged[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"v1\"\r\n\r\n01234", whole};
+    static const char *const dated[] = {
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: W/\"v1\"\r\n"
+         "Last-Modified: Mon, 02 Mar 2026 10:00:00 GMT\r\n\r\n01234"),
+        whole};
+    static const char *const elsewhere[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
+        "HTTP/1.1 206 Partial\r\nContent-Length: 5\r\nContent-Range: bytes 4-8/10\r\n\r\n45678",
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
+        "HTTP/1.1 206 Partial\r\nContent-Length: 5\r\n\r\n56789", whole};
+    script_rest(w, tagged, 2, "abcdefghij", "\r\nIf-Range: \"v1\"\r\n");
+    script_rest(w, dated, 2, "abcdefghij", "\r\nIf-Range: Mon, 02 Mar 2026 10:00:00 GMT\r\n");
+    script_rest(w, elsewhere, 5, "abcdefghij", NULL);
+    char *part = path_in(w, "s.part");
+    assert_int_equal(file_write_atomic(part, "01234", 5, 0600, NULL), 0);
+    script_rest(w, &elsewhere[4], 1, "abcdefghij", NULL);
+    mem_free(part);
     stop(w);
 }
 
@@ -768,6 +824,8 @@ int main(void)
         cmocka_unit_test(test_scripted),
         cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_one_version),
+        cmocka_unit_test(test_slow_name),
         cmocka_unit_test(test_cancel_verifying),
         cmocka_unit_test(test_get_twice),
         cmocka_unit_test(test_nobody_there),
@@ -776,7 +834,7 @@ int main(void)
         cmocka_unit_test(test_public_only),
         cmocka_unit_test(test_hurry),
         cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_slow_name),
+
         cmocka_unit_test(test_limited_too_long),
         cmocka_unit_test(test_limited_together),
     };
