@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/http/transfer_impl.h"
@@ -298,11 +299,18 @@ static void verified(void *arg, int rc)
         return;
     struct xfer *x = t->owner;
     t->verifying = NULL;
+    if (rc == -ERR_HASH && t->is_near) {
+        char pin[HASH_HEX_MAX];
+        log_warn("xfer", "a neighbour has sent other bytes than those of %s key=%s", t->path,
+                 hash_hex(t->neighbour, sizeof(t->neighbour), pin));
+        transfer_shun(t);
+    }
     if (rc == -ERR_HASH && !t->refetched) {
         /* Once more from the start: a part from earlier may have been damaged here. */
         t->refetched = true;
         t->follow = t->near = false; /* the server looks at what its store has */
         t->tries = 0;
+        t->best = t->offset = 0;
         retry_later(t, &err);
     } else {
         finish(t, rc, rc < 0 && err.code ? err.msg : rc < 0 ? err_text(rc) : "");

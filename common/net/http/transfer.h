@@ -20,7 +20,8 @@
  * The server may also redirect to a neighbour that has the blob, if `near` allows it, and gives the
  * neighbour's pin: for one attempt, as above; after a failure the server is asked again at once.  A
  * neighbour that has failed or is slow (below 128 KiB/s, unless down_bytes_per_s is set) is avoided
- * for a minute; after two failures, or wrong bytes, the server sends the blob.
+ * for a minute, as is one that sends wrong bytes; after two failures, or wrong bytes, the server
+ * sends the blob.
  *
  * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
  * authority, no names) or, with pin NULL, by the system's authorities.

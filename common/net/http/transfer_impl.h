@@ -108,6 +108,8 @@ enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *e
  * while an attempt runs; true: judge the attempt as CURLE_OPERATION_TIMEDOUT. */
 bool transfer_is_unanswered(struct transfer *t);
 void transfer_close_file(struct transfer *t);
+/* The neighbour of this attempt, or of the last, is avoided for a while. */
+void transfer_shun(struct transfer *t);
 /* How far the file is: a put has come as far as the other end has acknowledged, since a slow link's
  * buffers hold megabytes. */
 uint64_t transfer_reached(const struct transfer *t);

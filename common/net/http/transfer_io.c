@@ -508,18 +508,22 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
     return TRANSFER_DONE;
 }
 
+void transfer_shun(struct transfer *t)
+{
+    struct transfer_link *link = t->shared;
+    (void)hash_hex(t->neighbour, sizeof(t->neighbour), link->shunned);
+    link->shunned_until_ms = loop_now_ms(link->loop) + SHUN_MS;
+}
+
 /* After any failure of a neighbour the server is asked at once; a blob on its way to the neighbour
  * is waited for, for some minutes. */
 static enum transfer_next judge_near(struct transfer *t)
 {
-    struct transfer_link *link = t->shared;
     if (t->told_to_wait && t->near_waits++ < NEAR_WAITS_MAX)
         return TRANSFER_RETRY;
     t->told_to_wait = false;
-    if (t->status != 404) { /* 404: it only lacks this blob */
-        (void)hash_hex(t->neighbour, sizeof(t->neighbour), link->shunned);
-        link->shunned_until_ms = loop_now_ms(link->loop) + SHUN_MS;
-    }
+    if (t->status != 404) /* 404: it only lacks this blob */
+        transfer_shun(t);
     t->near_failures++;
     t->over_limit = false;
     return TRANSFER_AGAIN;
@@ -539,6 +543,7 @@ static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err
     if (t->over_limit || rc == CURLE_FILESIZE_EXCEEDED) { /* other bytes: the server decides */
         t->over_limit = t->follow = false;
         t->tries = 0;
+        t->best = t->offset = 0;
         return ftruncate(t->fd, 0) < 0 ? TRANSFER_FAILED : TRANSFER_RETRY;
     }
     /* Ends the tries also with a store that takes a blob, but then does not have it. */

@@ -363,6 +363,35 @@ static void test_one_version(void **state)
     stop(w);
 }
 
+/* From the beginning again, each byte counts as progress again. */
+static void test_cuts_after_wrong_hash(void **state)
+{
+    struct world *w = start(true);
+    static const char *const texts[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n012",
+        "HTTP/1.1 206 Partial\r\nContent-Length: 7\r\nContent-Range: bytes 3-9/10\r\n\r\n345",
+        "HTTP/1.1 206 Partial\r\nContent-Length: 4\r\nContent-Range: bytes 6-9/10\r\n\r\n6789"};
+    struct script s = {.texts = texts, .count = 3};
+    uint8_t sum[32];
+    char *path = path_in(w, "s"), *part = path_in(w, "s.part");
+    hash_sha256("0123456789", 10, sum);
+    assert_int_equal(file_write_atomic(part, "9876543210", 10, 0600, NULL), 0);
+    script_start(&s, w);
+    char *url = str_printf("http://127.0.0.1:%u/x", s.port);
+    const struct xfer_get g = {
+        .url = url, .path = path, .size = 10, .sha256 = sum, .done = on_done, .arg = w};
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done == 1);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    loop_turn(w->t.loop, false);
+    mem_free(url);
+    mem_free(path);
+    mem_free(part);
+    stop(w);
+}
+
 /* Told that the server is back, nobody waits for the end of a long pause. */
 static void test_hurry(void **state)
 {
@@ -822,9 +851,11 @@ int main(void)
         cmocka_unit_test(test_get_resumes),
         cmocka_unit_test(test_get_wrong_hash),
         cmocka_unit_test(test_scripted),
+        cmocka_unit_test(test_cuts_after_wrong_hash),
+        cmocka_unit_test(test_one_version),
         cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_one_version),
+
         cmocka_unit_test(test_slow_name),
         cmocka_unit_test(test_cancel_verifying),
         cmocka_unit_test(test_get_twice),

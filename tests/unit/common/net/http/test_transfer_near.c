@@ -210,7 +210,7 @@ static void test_without_tls(void **state)
     stop(w);
 }
 
-/* Other bytes cost one retry, and the server has the word. */
+/* Other bytes cost one retry, the server has the word, and it is told who has failed. */
 static void test_lies(void **state)
 {
     struct blob_id id;
@@ -220,8 +220,19 @@ static void test_lies(void **state)
     assert_int_equal(near.gets, 1);
     assert_string_equal(w->near_asks, "none");
     assert_int_equal(xfer_counters(w->xfer).retries, 1);
+    assert_int_equal(get_near(w, &id, true), 1);
+    assert_int_equal(near.gets, 0);
+    assert_string_equal(w->near_asks, w->near.pin);
+    stop(w);
+}
+
+static void test_longer(void **state)
+{
+    struct blob_id id;
+    struct world *w = start_near(&id);
     near.longer = true;
     assert_int_equal(get_near(w, &id, true), 1);
+    assert_int_equal(near.gets, 1);
     stop(w);
 }
 
@@ -251,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_it_is_slow),
         cmocka_unit_test(test_without_tls),
         cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_longer),
         cmocka_unit_test(test_waits),
     };
     return cmocka_run_group_tests_name("transfer_near", tests, NULL, NULL);
