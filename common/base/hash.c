@@ -46,7 +46,8 @@ void hash_sha256(const void *data, size_t len, uint8_t out[HASH_BYTES])
     must(gnutls_hash_fast(GNUTLS_DIG_SHA256, data, len, out), "sha256");
 }
 
-int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err)
+static int hash_pieces(const char *path, const atomic_bool *stop, uint8_t out[HASH_BYTES],
+                       uint64_t *ret_size, struct err *err)
 {
     enum { PIECE = 256 * 1024 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -63,7 +64,9 @@ int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, str
             continue;
         if (n < 0)
             rc = err_errno(err, "cannot read %s", path);
-        if (n <= 0)
+        else if (stop && atomic_load(stop))
+            rc = err_set(err, -ERR_CANCELLED, "cancelled");
+        if (n == 0 || rc < 0)
             break;
         hash_update(&h, piece, (size_t)n);
         size += (uint64_t)n;
@@ -77,6 +80,17 @@ int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, str
     mem_free(piece);
     close(fd);
     return rc;
+}
+
+int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err)
+{
+    return hash_pieces(path, NULL, out, ret_size, err);
+}
+
+int hash_file_until(const char *path, const atomic_bool *stop, uint8_t out[HASH_BYTES],
+                    struct err *err)
+{
+    return hash_pieces(path, stop, out, NULL, err);
 }
 
 void hash_hmac(const void *key, size_t key_len, const void *data, size_t len,

@@ -7,6 +7,7 @@
 #include "common/net/http/http_curl.h"
 #include "common/net/http/transfer_impl.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -262,14 +263,25 @@ static void retry_later(struct transfer *t, const struct err *err)
 static bool is_there(const struct transfer_verify *v)
 {
     uint8_t got[HASH_BYTES];
-    return hash_file(v->path, got, NULL, NULL) == 0 && memcmp(got, v->sha256, sizeof(got)) == 0;
+    return hash_file_until(v->path, &v->cancelled, got, NULL) == 0 &&
+           memcmp(got, v->sha256, sizeof(got)) == 0;
+}
+
+static int flush(const char *path, struct err *err)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    const int rc = file_sync(fd, path, err);
+    close(fd);
+    return rc;
 }
 
 static int verify(void *arg)
 {
     struct transfer_verify *v = arg;
     uint8_t got[HASH_BYTES];
-    int rc = v->has_sha256 ? hash_file(v->part, got, NULL, &v->err) : 0;
+    int rc = v->has_sha256 ? hash_file_until(v->part, &v->cancelled, got, &v->err) : 0;
     if (rc == -ENOENT && is_there(v))
         return 0;
     if (rc == 0 && v->has_sha256 && memcmp(got, v->sha256, sizeof(got)) != 0) {
@@ -280,6 +292,8 @@ static int verify(void *arg)
             v->path, hash_hex(got, sizeof(got), hex));
         (void)unlink(v->part); /* it is useless; the next attempt begins afresh */
     }
+    if (rc == 0 && !v->cached && !atomic_load(&v->cancelled))
+        rc = flush(v->part, &v->err);
     if (rc == 0 && atomic_load(&v->cancelled))
         rc = -ERR_CANCELLED; /* a new transfer of it may already use the part */
     if (rc == 0)
@@ -323,12 +337,9 @@ static void start_verify(struct transfer *t)
     struct xfer *x = t->owner;
     struct err err = {0};
     end_attempt(t);
-    int rc = t->cached ? 0 : file_sync(t->fd, t->part, &err);
     transfer_close_file(t);
-    if (rc == 0 && !x->pool)
-        rc = pool_new(x->loop, "xfer", 1, x->o.max_queued, &x->pool, &err);
-    if (rc < 0) {
-        finish(t, rc, err.msg);
+    if (!x->pool && pool_new(x->loop, "xfer", 1, x->o.max_queued, &x->pool, &err) < 0) {
+        finish(t, err.code, err.msg);
         return;
     }
     struct transfer_verify *v = mem_alloc(sizeof(*v));

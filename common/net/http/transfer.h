@@ -2,8 +2,8 @@
  *
  * struct xfer runs them inside the loop (all its functions: loop thread).
  *   get   to a file: resumes PATH.part (without a hash only what it got itself, of
- *         the same version), retries with backoff, verifies size and SHA-256 (on a
- *         thread), fsyncs, renames to PATH
+ *         the same version), retries with backoff, verifies size and SHA-256, fsyncs,
+ *         renames to PATH (from the hash on: on a thread)
  *   put   a file, to a ticket of blob_http.h: first asks how much the server has,
  *         resumes, retries
  *   call  a small request, answer in memory

@@ -44,6 +44,12 @@ static void files(void **state)
     hash_sha256("abc", 3, want);
     assert_memory_equal(out, want, sizeof(out));
     assert_int_equal(size, 3);
+    atomic_bool stop = false;
+    memset(out, 0, sizeof(out));
+    OK(hash_file_until(path, &stop, out, err));
+    assert_memory_equal(out, want, sizeof(out));
+    atomic_store(&stop, true);
+    assert_int_equal(hash_file_until(path, &stop, out, NULL), -ERR_CANCELLED);
     FAILS(hash_file("/nonexistent/x", out, NULL, err), "/nonexistent/x");
     mem_free(path);
     scratch_free(dir);

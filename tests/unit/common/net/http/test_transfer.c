@@ -6,7 +6,6 @@
 #include "common/net/address.h"
 #include "common/net/http/http_curl.h"
 
-#include <dlfcn.h>
 #include <netdb.h>
 #include <sys/ioctl.h>
 
@@ -523,99 +522,6 @@ static void test_cancel(void **state)
     stop(w);
 }
 
-/* Looks up SLOW_NAME only when that is let go. */
-#define SLOW_NAME "slow.test"
-#define SLOW_NAME_S 5 /* by then the test has failed */
-
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool asked, let_go, ended;
-} names = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static bool is_set(const bool *what)
-{
-    pthread_mutex_lock(&names.lock);
-    const bool is = *what;
-    pthread_mutex_unlock(&names.lock);
-    return is;
-}
-
-static int look_up_slowly(void)
-{
-    const struct timespec until = {.tv_sec = time(NULL) + SLOW_NAME_S};
-    int rc = 0;
-    pthread_mutex_lock(&names.lock);
-    names.asked = true;
-    while (!names.let_go && rc == 0)
-        rc = pthread_cond_timedwait(&names.changed, &names.lock, &until);
-    names.ended = true;
-    pthread_mutex_unlock(&names.lock);
-    return EAI_AGAIN;
-}
-
-int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
-                struct addrinfo **ret)
-{
-    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-    return name && strcmp(name, SLOW_NAME) == 0 ? look_up_slowly()
-                                                : real(name, service, hints, ret);
-}
-
-/* Nobody waits for a name server, which may need half a minute to give up. */
-static void test_slow_name(void **state)
-{
-    struct world *w = start(true);
-    char *path = path_in(w, "s");
-    const struct xfer_get g = {
-        .url = "http://" SLOW_NAME "/", .path = path, .done = on_done, .arg = w};
-    uint64_t id;
-    assert_int_equal(xfer_get(w->xfer, &g, &id, NULL), 0);
-    WAIT_FOR(&w->t, is_set(&names.asked));
-    xfer_cancel(w->xfer, id);
-    assert_int_equal(w->code, -ERR_CANCELLED);
-    assert_false(is_set(&names.ended));
-    pthread_mutex_lock(&names.lock);
-    names.let_go = true;
-    pthread_cond_signal(&names.changed);
-    pthread_mutex_unlock(&names.lock);
-    WAIT_FOR(&w->t, is_set(&names.ended));
-    mem_free(path);
-    stop(w);
-}
-
-/* Cancelled while its hash is looked at, and asked for again: what came is still there. */
-static void test_cancel_verifying(void **state)
-{
-    struct world *w = start(true);
-    const size_t len = 32 << 20;
-    const struct blob_id id = make_file(w, "b.part", len);
-    char *path = path_in(w, "b");
-    const struct xfer_get g = {.url = w->url,
-                               .pin = w->user.pin,
-                               .path = path,
-                               .size = len,
-                               .sha256 = id.sha256,
-                               .cached = true,
-                               .done = on_done,
-                               .arg = w};
-    uint64_t transfer;
-    assert_int_equal(xfer_get(w->xfer, &g, &transfer, NULL), 0);
-    loop_turn(w->t.loop, false);
-    assert_int_equal(w->done, 0);
-    xfer_cancel(w->xfer, transfer);
-    assert_int_equal(w->code, -ERR_CANCELLED);
-    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
-    WAIT_FOR(&w->t, w->done == 2);
-    if (w->code < 0)
-        fail_msg("%s", w->detail);
-    assert_int_equal(w->moved, 0);
-    assert_true(file_exists(path));
-    mem_free(path);
-    stop(w);
-}
-
 struct both {
     unsigned ended, well;
 };
@@ -855,9 +761,6 @@ int main(void)
         cmocka_unit_test(test_one_version),
         cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),
-
-        cmocka_unit_test(test_slow_name),
-        cmocka_unit_test(test_cancel_verifying),
         cmocka_unit_test(test_get_twice),
         cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_limited),
@@ -865,7 +768,6 @@ int main(void)
         cmocka_unit_test(test_public_only),
         cmocka_unit_test(test_hurry),
         cmocka_unit_test(test_patience),
-
         cmocka_unit_test(test_limited_too_long),
         cmocka_unit_test(test_limited_together),
     };
