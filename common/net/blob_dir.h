@@ -11,8 +11,8 @@
 
 struct blobstore;
 
-/* Opens or makes `dir`, counts its blobs, and removes uploads untouched for a day.  quota_bytes 0:
- * only the disk limits. */
+/* Opens or makes `dir`, counts its blobs and unfinished uploads (old ones are for `tidy`), and
+ * removes other leftovers.  quota_bytes 0: only the disk limits. */
 int blob_dir_open(const char *dir, uint64_t quota_bytes, struct blobstore **ret, struct err *err);
 
 /* The path of a blob in such a directory, mem_free it: to link or read one while nobody has the
