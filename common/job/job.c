@@ -423,6 +423,107 @@ int job_write_fragments(const char *text, int fragments, int delay, double mix, 
     return rc;
 }
 
+/* ---- secrets ---- */
+
+static void blank_variable(char *item)
+{
+    char *value = strchr(item, '=');
+    item[value ? value + 1 - item : 0] = '\0';
+}
+
+static void blank_url(char *url)
+{
+    url[strcspn(url, "?#")] = '\0';
+    char *host = strstr(url, "://"), *end;
+    if (host == NULL) {
+        *url = '\0';
+        return;
+    }
+    host += strlen("://");
+    end = host + strcspn(host, "/\\");
+    for (char *at = end; at > host; at--)
+        if (at[-1] == '@') {
+            memmove(host, at, strlen(at) + 1);
+            return;
+        }
+}
+
+static void add_item(struct buf *out, const struct yaml_node *item, void (*blank)(char *item))
+{
+    char *text = str_dup(item->kind == YAML_SCALAR ? item->text : "");
+    if (blank != NULL)
+        blank(text);
+    (void)buf_append_str(out, out->len > 0 ? ", '" : "'");
+    for (const char *c = text; *c; c++) {
+        (void)buf_append_byte(out, (uint8_t)*c);
+        if (*c == '\'')
+            (void)buf_append_byte(out, '\'');
+    }
+    (void)buf_append_str(out, "'");
+    mem_free(text);
+}
+
+/* The texts of a list, or of one text, as YAML without the brackets. */
+static void list_items(struct buf *out, const struct yaml_node *node, void (*blank)(char *item))
+{
+    buf_init(out, 2 * JOB_SPEC_MAX);
+    if (node->kind == YAML_SCALAR)
+        add_item(out, node, blank);
+    for (const struct yaml_node *item = node->first; item; item = item->next)
+        add_item(out, item, blank);
+}
+
+/* Whether the key's list is `want` in the text. */
+static bool lists(const char *text, const char *path, const struct buf *want)
+{
+    struct yaml_doc doc;
+    struct buf got = {0};
+    if (yaml_parse(text, strlen(text), "job.yaml", &doc, NULL) < 0)
+        return false;
+    const struct yaml_node *node = conf_find(&doc, path);
+    if (node)
+        list_items(&got, node, NULL);
+    const bool same = node && strcmp(buf_str(&got), buf_str(want)) == 0;
+    buf_release(&got);
+    yaml_release(&doc);
+    return same;
+}
+
+/* Replaces the key's list, and comments within it; takes text. */
+static char *write_blanked(char *text, const char *path, void (*blank)(char *item))
+{
+    struct yaml_doc doc;
+    if (yaml_parse(text, strlen(text), "job.yaml", &doc, NULL) < 0) {
+        *text = '\0';
+        return text;
+    }
+    const struct yaml_node *node = conf_find(&doc, path);
+    if (node && !yaml_is_null(node)) {
+        struct buf list;
+        const size_t from = place_of(text, node->line, node->column);
+        size_t to = place_of(text, node->end_line, node->end_column);
+        while (to > from && strchr(" \r\n", text[to - 1]))
+            to--; /* a block of text ends with its line */
+        list_items(&list, node, blank);
+        const char *deeper = text[from] == '-' ? " " : ""; /* than the key, as brackets must be */
+        char *whole =
+            str_printf("%.*s%s[%s]%s", (int)from, text, deeper, buf_str(&list), text + to);
+        mem_free(text);
+        text = whole;
+        if (!lists(text, path, &list)) /* it was elsewhere */
+            *text = '\0';
+        buf_release(&list);
+    }
+    yaml_release(&doc);
+    return text;
+}
+
+char *job_without_secrets(const char *text)
+{
+    char *whole = write_blanked(str_dup(text), "trainer.env", blank_variable);
+    return write_blanked(whole, "data.url", blank_url);
+}
+
 void job_release(struct job_spec *spec)
 {
     conf_release(job_spec_keys, spec);

@@ -320,6 +320,10 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
  * comment `why` at its end.  *ret is allocated.  -ERR_CONFIG as above. */
 int job_write_fragments(const char *text, int fragments, int delay, double mix, const char *why,
                         char **ret, struct err *err);
+/* The text of a job file for those who may watch the job, but not use its data: trainer.env has its
+ * names without their values, and data.url neither queries nor what is before an @.  Empty if the
+ * text cannot be read.  The caller frees it. */
+char *job_without_secrets(const char *text);
 
 /* Does the model read latents, rather than pixels?  Captions, rather than classes or neither? */
 static inline bool job_has_latents(const struct job_spec *s)

@@ -75,6 +75,12 @@ static void node_free(struct yaml_node *node)
 static int load_node(struct loader *l, const yaml_event_t *event, int depth,
                      struct yaml_node **ret);
 
+static void ends_at(struct yaml_node *node, const yaml_mark_t *mark)
+{
+    node->end_line = (int)mark->line + 1;
+    node->end_column = (int)mark->column + 1;
+}
+
 static int scalar_text(struct loader *l, const yaml_event_t *event, char **ret)
 {
     size_t n = event->data.scalar.length;
@@ -133,6 +139,8 @@ static int load_children(struct loader *l, struct yaml_node *node, int depth)
             return rc;
         int key_line = (int)event.start_mark.line + 1;
         if (event.type == YAML_MAPPING_END_EVENT || event.type == YAML_SEQUENCE_END_EVENT) {
+            if (event.end_mark.index > event.start_mark.index) /* a bracket */
+                ends_at(node, &event.end_mark);
             yaml_event_delete(&event);
             return 0;
         }
@@ -156,6 +164,8 @@ static int load_children(struct loader *l, struct yaml_node *node, int depth)
         }
         child->key = key;
         child->key_line = key_line;
+        node->end_line = child->end_line;
+        node->end_column = child->end_column;
         *tail = child;
         tail = &child->next;
         node->n++;
@@ -177,6 +187,7 @@ static int load_node(struct loader *l, const yaml_event_t *event, int depth, str
     struct yaml_node *node = mem_alloc(sizeof(*node));
     node->line = line;
     node->column = (int)event->start_mark.column + 1;
+    ends_at(node, &event->end_mark);
     if (event->type == YAML_SCALAR_EVENT) {
         node->kind = YAML_SCALAR;
         node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;

@@ -22,9 +22,10 @@ enum yaml_kind {
 struct yaml_node {
     enum yaml_kind kind;
     int line, column;
-    char *text;  /* scalar: its value */
-    bool quoted; /* scalar: "..." '...' | > ; it is then never null, bool or number */
-    char *key;   /* child of a map: its key (key_line is its line) */
+    int end_line, end_column; /* after it; a list without brackets ends with its last child */
+    char *text;               /* scalar: its value */
+    bool quoted;              /* scalar: "..." '...' | > ; it is then never null, bool or number */
+    char *key;                /* child of a map: its key (key_line is its line) */
     int key_line;
     struct yaml_node *next;  /* sibling */
     struct yaml_node *first; /* children, in order */

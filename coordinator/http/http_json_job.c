@@ -1,5 +1,6 @@
 /* A job as text.  Its rounds, up to HTTP_JSON_ROUNDS_MAX, would be megabytes of small JSON values,
  * so they are made one at a time. */
+#include "common/job/job.h"
 #include "coordinator/http/http_json.h"
 
 #define ROUND_BYTES_MAX 512 /* with a comma */
@@ -47,12 +48,21 @@ static int write_job(struct coordinator *co, uint64_t id, size_t rounds, const c
     return h.rc < 0 ? h.rc : buf_append_str(out, "]}");
 }
 
-int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, struct buf *ret,
-                       struct err *err)
+static void hide_secrets(json_t *job)
+{
+    char *spec = job_without_secrets(json_string_value(json_object_get(job, "spec")));
+    http_json_put(job, "spec", http_json_text(spec));
+    mem_free(spec);
+}
+
+int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, bool secrets,
+                       struct buf *ret, struct err *err)
 {
     json_t *o = http_json_job(co, id, err);
     if (o == NULL)
         return err->code;
+    if (!secrets)
+        hide_secrets(o);
     char *rest = json_dumps(o, HTTP_JSON_FLAGS);
     struct buf out = {0};
     const int rc = rest ? write_job(co, id, rounds, rest, &out) : -ENOMEM;

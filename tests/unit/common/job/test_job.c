@@ -502,6 +502,36 @@ static void a_trainer_keeps_its_rate(void **state)
     job_release(&s);
 }
 
+/* However a file is written, and whatever else is in it. */
+static void secrets_are_left_out(void **state)
+{
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"name: a\n", "name: a\n"},
+        {"trainer: {env: A=1, command: b}\n", "trainer: {env: ['A='], command: b}\n"},
+        {"trainer:\n  env:\n    - \"A=\\u00e9'\"\n    # was B=3\n    - B=2\n\n# end\n",
+         "trainer:\n  env:\n     ['A=', 'B=']\n\n# end\n"},
+        {"trainer:\n  env: |\n    A=1\n    2\n  command: b",
+         "trainer:\n  env: ['A=']\n  command: b"},
+        {"trainer:\n  env: [A=1,\n   no, \"it's=2\"]", "trainer:\n  env: ['A=', '', 'it''s=']"},
+        {"trainer: {env: }\n", "trainer: {env: }\n"},
+        {"name: \xc3\xa9\ndata: {\"url\": http://u@v@h/a#b, kind: text} # \xc3\xa9\n",
+         "name: \xc3\xa9\ndata: {\"url\": ['http://h/a'], kind: text} # \xc3\xa9\n"},
+        {"data: {url: [https://h/a@b, 'me:pw@h/a']}\n", "data: {url: ['https://h/a@b', '']}\n"},
+        {"a: [", ""},
+        /* a line end to libyaml alone */
+        {"name: a # \xe2\x80\xa8"
+         "trainer: {env: A=1}\n",
+         ""},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *shown = job_without_secrets(cases[i].text);
+        assert_string_equal(shown, cases[i].shown);
+        mem_free(shown);
+    }
+}
+
 /* Where defaults cannot be written in, others would read another job: it is refused.  A file that
  * leaves none out needs no room. */
 static void what_has_no_room_is_refused(void **state)
@@ -544,6 +574,7 @@ int main(void)
         cmocka_unit_test(defaults_are_written_into_a_job),
         cmocka_unit_test(fragments_are_written_in_with_their_reason),
         cmocka_unit_test(a_trainer_keeps_its_rate),
+        cmocka_unit_test(secrets_are_left_out),
         cmocka_unit_test(what_has_no_room_is_refused),
         cmocka_unit_test(fills_the_defaults),
         cmocka_unit_test(reads_every_kind),

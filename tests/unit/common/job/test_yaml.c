@@ -22,9 +22,12 @@ static void builds_a_tree(void **state)
     assert_int_equal(c->line, 3);
     assert_int_equal(c->column, 6);
     assert_int_equal(b->key_line, 2);
+    assert_int_equal(c->end_column, 11);
     const struct yaml_node *d = yaml_get(b, "d");
     assert_int_equal(d->kind, YAML_LIST);
     assert_int_equal(d->n, 2);
+    assert_int_equal(b->end_line, 4); /* where d ends */
+    assert_int_equal(b->end_column, 12);
     assert_string_equal(d->first->next->text, "y");
     assert_true(yaml_is_null(yaml_get(doc.root, "e")));
     assert_false(yaml_is_null(c));

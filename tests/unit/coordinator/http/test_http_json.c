@@ -123,9 +123,9 @@ static void test_lists_are_bounded(void **state)
     struct err err = {0};
     struct buf text;
     const size_t most = HTTP_JSON_ROUNDS_MAX;
-    assert_int_equal(http_json_job_text(NULL, 8, most, &text, &err), -ERR_NOTFOUND);
+    assert_int_equal(http_json_job_text(NULL, 8, most, true, &text, &err), -ERR_NOTFOUND);
     json_set_alloc_funcs(count_malloc, count_free);
-    assert_int_equal(http_json_job_text(NULL, 7, most, &text, &err), 0);
+    assert_int_equal(http_json_job_text(NULL, 7, most, true, &text, &err), 0);
     json_set_alloc_funcs(malloc, free);
     assert_in_range(held_most, 1, 256 << 10);
     json_t *o = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, NULL);
@@ -138,9 +138,33 @@ static void test_lists_are_bounded(void **state)
     assert_int_equal(json_integer_value(at(json_array_get(history, 1999), "round")), 2100);
     assert_int_equal(json_array_size(at(at(o, "bad_samples"), "items")), 64);
     json_decref(o);
-    assert_int_equal(http_json_job_text(NULL, 7, 0, &text, &err), 0);
+    assert_int_equal(http_json_job_text(NULL, 7, 0, true, &text, &err), 0);
     assert_true(str_ends(buf_str(&text), ",\"history\":[]}"));
     buf_release(&text);
+}
+
+/* Who may only watch sees neither keys of the trainer nor those of the data's addresses. */
+static void test_a_viewer_sees_no_secrets(void **state)
+{
+    const char *spec = job.spec;
+    job.spec = "name: x\n"
+               "data: {url: ['https://me:pw@h/a.tar?sig=1', \"http://h/b.tar\"], kind: text}\n"
+               "trainer:\n  env:\n  - KEY=secret # mine\n  - 'B=2'\n  command: x\n";
+    for (int secrets = 0; secrets < 2; secrets++) {
+        struct err err = {0};
+        struct buf text;
+        assert_int_equal(http_json_job_text(NULL, 7, 0, secrets, &text, &err), 0);
+        json_t *o = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, NULL);
+        assert_string_equal(json_string_value(at(o, "spec")),
+                            secrets ? job.spec
+                                    : "name: x\n"
+                                      "data: {url: ['https://h/a.tar', 'http://h/b.tar'], kind: "
+                                      "text}\n"
+                                      "trainer:\n  env:\n   ['KEY=', 'B=']\n  command: x\n");
+        json_decref(o);
+        buf_release(&text);
+    }
+    job.spec = spec;
 }
 
 static void test_tasks_newest_first(void **state)
@@ -269,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_text_is_utf8),
         cmocka_unit_test(test_text_gives_no_orders),
         cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_a_viewer_sees_no_secrets),
         cmocka_unit_test(test_tasks_newest_first),
         cmocka_unit_test(test_versions_newest_first),
         cmocka_unit_test(test_metric_records),
