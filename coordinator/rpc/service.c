@@ -326,6 +326,10 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
 {
     struct job *j = state_job(&co->state, t->job_id);
     note_progress(co, t, w, p);
+    if (t->steps_done == 0 || p->steps_done < t->steps_done) { /* also in each part of a task */
+        t->first_steps = p->steps_done;
+        t->first_ms = core_now(co);
+    }
     t->steps_done = p->steps_done;
     t->steps_total = p->steps_total;
     t->samples_done = p->samples_done;

@@ -189,6 +189,8 @@ struct task {
     struct failure_list failed;       /* the workers that failed it */
     uint64_t not_before_ms;           /* back-off of all workers */
     uint32_t steps_done, steps_total; /* from heartbeats */
+    uint32_t first_steps;             /* the first that it told: those of an attempt before, too */
+    uint64_t first_ms;                /* when that was */
     uint64_t samples_done;
     struct lease_reach reached; /* its last progress */
     struct lease_moved moved;

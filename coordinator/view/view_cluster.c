@@ -342,9 +342,11 @@ static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late
         (void)snprintf(why + n, sizeof(why) - n, "; it failed %u times, at last: %.180s",
                        t->failures, t->reason);
     int64_t until = from_now(ctx->co, d.until_ms);
-    uint64_t spent = core_now(ctx->co) - t->leased_ms;
-    if (d.verdict == LEASE_ALIVE && t->steps_done > 0 && t->steps_total >= t->steps_done)
-        until = (int64_t)(spent * (t->steps_total - t->steps_done) / t->steps_done);
+    const uint64_t spent = core_now(ctx->co) - t->first_ms;
+    if (d.verdict == LEASE_ALIVE && t->steps_done > t->first_steps &&
+        t->steps_total >= t->steps_done)
+        until =
+            (int64_t)(spent * (t->steps_total - t->steps_done) / (t->steps_done - t->first_steps));
     tell(ctx, t->job_id, t->id, w->id, what, why, until, late);
 }
 

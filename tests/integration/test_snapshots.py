@@ -47,6 +47,7 @@ def test_another_worker_goes_on(swarm, signo):
     wait_until(lambda: worker_state(swarm, "a") in ("lost", "left"), 20, "all that it had sent to be there")
     kept = phase(swarm)["saved_steps"]
     swarm.worker("b")
+    assert wait_until(lambda: phase(swarm)["steps_done"], 60, "steps of the successor") > kept, "those that were kept count"
     swarm.wait_job(job, "done")
     at = resumed_at(swarm, "b")
     assert at == kept >= saved

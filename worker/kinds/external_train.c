@@ -190,7 +190,7 @@ static int on_progress(void *arg, const Skerry__Trainer__V1__Progress *m, struct
     p->samples += m->samples;
     const struct progress_point point = {
         .step = p->t->first_step + p->steps, .loss = m->loss, .lr = m->lr, .numbers = numbers};
-    progress_step(&p->w->progress, &point, m->grad_norm, p->samples);
+    progress_step(&p->w->progress, &point, m->grad_norm, p->steps, p->samples);
     prefetch_step(&p->ahead);
     return exchange(p, err);
 }

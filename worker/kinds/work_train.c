@@ -349,7 +349,7 @@ static void note_step(struct phase *p, const struct step_result *s, uint64_t sam
     p->at.samples += samples;
     p->at.position = p->position;
     struct progress_point point = {.step = s->step, .loss = (float)s->loss, .lr = (float)s->lr};
-    progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.samples);
+    progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.steps, p->at.samples);
 }
 
 /* Are the phase's steps or seconds over? */

@@ -88,11 +88,11 @@ static void measure(struct progress *p, uint64_t samples)
 }
 
 void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
-                   uint64_t samples)
+                   uint32_t steps, uint64_t samples)
 {
     pthread_mutex_lock(&p->lock);
     Skerry__V1__Progress *told = &p->view.told;
-    told->steps_done++;
+    told->steps_done = steps;
     told->samples_done = samples;
     told->grad_norm = grad_norm;
     p->loss_sum += (double)point->loss;

@@ -57,9 +57,10 @@ void progress_activity(struct progress *p, const char *fmt, ...)
 /* The number of steps to come in all. */
 void progress_total(struct progress *p, uint32_t steps_total);
 
-/* An inner step is done; samples is the total so far. */
+/* An inner step is done: the phase has had so many steps and samples, with those before it was cut.
+ */
 void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
-                   uint64_t samples);
+                   uint32_t steps, uint64_t samples);
 
 /* The index of a trainer's number in progress_point.numbers; a name keeps its index for the whole
  * task.  -ERR_TRAINER with a sentence: an invalid name, or a 17th.  One thread. */

@@ -29,7 +29,7 @@ static Skerry__V1__HeartbeatRequest beat(struct progress *from)
 static void step(uint64_t number)
 {
     const struct progress_point point = {.step = number, .loss = 2};
-    progress_step(&progress, &point, 0, number);
+    progress_step(&progress, &point, 0, (uint32_t)number, number);
 }
 
 static void without_a_task(void **state)

@@ -63,6 +63,42 @@ static void test_late(void **state)
     assert_string_equal(look(r, j->id).why, "not heard of for 5.0 s");
 }
 
+static void beat(struct rig *r, struct fake *w, uint32_t steps)
+{
+    Skerry__V1__HeartbeatRequest m = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    m.progress = &p;
+    p.task_id = w->task->id;
+    p.attempt = w->task->attempt;
+    p.steps_done = steps;
+    p.steps_total = 1000;
+    assert_int_equal(CALL(r, w, HEARTBEAT, heartbeat, &m), 0);
+}
+
+static void keep_until(void *arg, const struct view_waiting *v)
+{
+    if (v->worker_id != 0)
+        *(int64_t *)arg = v->until_ms;
+}
+
+/* A phase goes on where another worker was cut: those steps took this one no time. */
+static void test_phase_that_goes_on(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    const uint64_t job = submit(r);
+    int64_t until = 0;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    beat(r, a, 0);
+    beat(r, a, 900);
+    edit_task(r, a->task->id)->first_ms -= 10000; /* as if time had passed */
+    beat(r, a, 910);
+    view_each_waiting(r->co, job, keep_until, &until);
+    assert_in_range(until, 90000, 99000);
+}
+
 static void last_why(void *arg, const struct view_waiting *v)
 {
     (void)str_copy(arg, 256, v->why);
@@ -248,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_late, begin, end),
+        cmocka_unit_test_setup_teardown(test_phase_that_goes_on, begin, end),
         cmocka_unit_test_setup_teardown(test_idle, begin, end),
         cmocka_unit_test_setup_teardown(test_crowd, begin, end),
         cmocka_unit_test_setup_teardown(test_crowd_of_modules, begin, end),

@@ -9,7 +9,7 @@ static struct progress_view view;
 static void step(uint64_t n, float loss)
 {
     const struct progress_point point = {.step = n, .loss = loss, .lr = 0.5f / (float)n};
-    progress_step(&p, &point, 2.0f, n * 10);
+    progress_step(&p, &point, 2.0f, (uint32_t)n, n * 10);
 }
 
 static void what_was_told(void **state)
@@ -46,6 +46,15 @@ static void what_was_told(void **state)
     assert_true(view.told.loss == 1);
 }
 
+static void a_phase_goes_on(void **state)
+{
+    (void)state;
+    progress_total(&p, 1000);
+    step(901, 4);
+    progress_take(&p, &view);
+    assert_int_equal(view.told.steps_done, 901);
+}
+
 /* What is averaged with a newer one is told again with that. */
 static void heard_in_part(void **state)
 {
@@ -55,7 +64,7 @@ static void heard_in_part(void **state)
     for (unsigned i = 1; i <= PROGRESS_POINTS_MAX; i++)
         step(i, (float)i);
     const struct progress_point more = {.step = PROGRESS_POINTS_MAX + 1, .numbers = one};
-    progress_step(&p, &more, 0, 1);
+    progress_step(&p, &more, 0, PROGRESS_POINTS_MAX + 1, 1);
     progress_heard(&p, 4);
     progress_take(&p, &view);
     assert_int_equal(view.told.n_points, PROGRESS_POINTS_MAX / 2);
@@ -109,12 +118,12 @@ static void numbers_have_names(void **state)
     double values[PROGRESS_NUMBERS_MAX] = {0.25};
     const struct progress_point point = {.step = 1, .loss = 1, .numbers = values};
     assert_int_equal(progress_number(&p, "accuracy", NULL), 0);
-    progress_step(&p, &point, 0, 1);
+    progress_step(&p, &point, 0, 1, 1);
     assert_int_equal(progress_number(&p, "top-5", NULL), 1);
     assert_int_equal(progress_number(&p, "accuracy", NULL), 0);
     values[0] = NAN;
     values[1] = 7;
-    progress_step(&p, &point, 0, 2);
+    progress_step(&p, &point, 0, 2, 2);
     progress_take(&p, &view);
     assert_int_equal(view.told.n_number_names, 2);
     assert_string_equal(view.told.number_names[1], "top-5");
@@ -125,7 +134,7 @@ static void numbers_have_names(void **state)
     for (unsigned i = 0; i <= PROGRESS_POINTS_MAX; i++) {
         values[0] = i;
         values[1] = i % 2 ? (double)NAN : i;
-        progress_step(&p, &point, 0, i);
+        progress_step(&p, &point, 0, i, i);
     }
     progress_take(&p, &view);
     assert_true(view.told.points[1]->numbers[0] == 2.5 && view.told.points[1]->numbers[1] == 2);
@@ -191,9 +200,14 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_was_told),      TEST(units_are_not_steps_of_training), TEST(points_are_thinned),
-        TEST(numbers_have_names), TEST(names_of_numbers_are_bounded),    TEST(plan_stays),
+        TEST(what_was_told),
+        TEST(units_are_not_steps_of_training),
+        TEST(points_are_thinned),
+        TEST(numbers_have_names),
+        TEST(names_of_numbers_are_bounded),
+        TEST(plan_stays),
         TEST(heard_in_part),
+        TEST(a_phase_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
