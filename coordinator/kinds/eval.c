@@ -21,18 +21,20 @@ static void eval_message(struct message *b, Skerry__V1__Task *msg)
     message_networks(b, msg);
 }
 
-/* Takes the results of the path's newest evaluation. */
-static void take_newest(struct coordinator *co, struct job *j, const struct task *t,
-                        const Skerry__V1__ReportRequest *r)
+/* Evaluations may end in another order than their versions were made. */
+static void take_path(struct coordinator *co, struct job *j, const struct task *t,
+                      const Skerry__V1__ReportRequest *r)
 {
     const bool sums = r->units > 0;
-    job_edit_path(j, t->path)->eval = (struct eval_rec){
-        .loss = r->loss_mean,
-        .round = t->draw.version,
-        .loss_sum = sums ? r->loss_sum : (double)r->loss_mean * (double)t->draw.count,
-        .units = sums ? r->units : t->draw.count,
-        .bytes = r->bytes,
-    };
+    const struct eval_rec *newest = &j->paths[t->path].eval;
+    if (isnan(newest->loss) || t->draw.version >= newest->round)
+        job_edit_path(j, t->path)->eval = (struct eval_rec){
+            .loss = r->loss_mean,
+            .round = t->draw.version,
+            .loss_sum = sums ? r->loss_sum : (double)r->loss_mean * (double)t->draw.count,
+            .units = sums ? r->units : t->draw.count,
+            .bytes = r->bytes,
+        };
     best_hear(co, j, t, r->loss_mean);
     metrics_eval(co, j, t,
                  &(struct metrics_heard){.names = r->number_names,
@@ -64,9 +66,7 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
     result_rows(co, j, t, r);
     if (t->draw.mixture)
         return 0; /* its rows are its whole result */
-    const struct eval_rec *newest = &j->paths[t->path].eval;
-    if (isnan(newest->loss) || t->draw.version >= newest->round)
-        take_newest(co, j, t, r);
+    take_path(co, j, t, r);
     (void)guard_hear(co, j, t, t->loss_mean);
     return 0;
 }

@@ -182,6 +182,36 @@ static void a_false_loss_hides_no_newer_version(void **state)
     }
 }
 
+/* A version whose evaluation ends after that of a newer one counts like any other. */
+static void the_order_of_the_ends_does_not_matter(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    const struct job *j = begin_job(r, 2);
+    const struct path_rec *path = &j->paths[0];
+    struct fake *slow = &r->workers[1];
+    const Skerry__V1__Task *t = NULL;
+    while (t == NULL || t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_EVAL) {
+        assert_true(clock_now_ms() < until);
+        if (t != NULL)
+            finish_train(r, slow);
+        ask(r, slow, 20);
+        t = got(r, slow);
+    }
+    const uint32_t version = t->eval->version_round;
+    while (isnan(path->eval.loss) || path->eval.round <= version) {
+        assert_true(clock_now_ms() < until);
+        serve(r, 0, honest);
+    }
+    const uint32_t newest = path->eval.round;
+    say(r, slow, 0.0001f);
+    assert_int_equal(path->eval.round, newest);
+    assert_true(path->hope.best != NULL && path->hope.version == version);
+    for (size_t i = 0; i < j->n_rounds; i++)
+        if (j->rounds[i].round + 1 == version)
+            assert_true(j->rounds[i].eval_loss == 0.0001f);
+}
+
 /* Who is elsewhere, and never gets it done, holds it up for some attempts. */
 static void a_worker_elsewhere_holds_nothing_up(void **state)
 {
@@ -223,6 +253,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_worker_alone_is_believed, begin, end),
         cmocka_unit_test_setup_teardown(a_version_in_question_is_kept, begin, end),
         cmocka_unit_test_setup_teardown(a_false_loss_hides_no_newer_version, begin, end),
+        cmocka_unit_test_setup_teardown(the_order_of_the_ends_does_not_matter, begin, end),
         cmocka_unit_test_setup_teardown(a_worker_elsewhere_holds_nothing_up, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
