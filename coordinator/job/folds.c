@@ -135,14 +135,6 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
                  (unsigned long long)m->id, (unsigned long long)j->id);
 }
 
-static uint32_t replicas_through(const struct job *j, const struct module_rec *m)
-{
-    uint32_t n = 0;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        n += query_crosses(j, p, m) ? j->comp.paths[p].replicas : 0;
-    return n;
-}
-
 static void add_past(struct outer_step *s, const json_t *list, double allowance)
 {
     size_t i;
@@ -161,7 +153,7 @@ static void add_past(struct outer_step *s, const json_t *list, double allowance)
  * grow to, and in fragments they do not count. */
 static void look_back(const struct job *j, const struct module_rec *m, struct outer_step *s)
 {
-    const uint64_t each = j->spec.outer.async ? replicas_through(j, m) : 1;
+    const uint64_t each = j->spec.outer.async ? query_replicas_through(j, m) : 1;
     const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
     const int most = j->spec.train.warmup > j->spec.recipe.moments_warmup
                          ? j->spec.train.warmup
@@ -265,7 +257,17 @@ static void free_step(struct outer_step *step)
     mem_free(step);
 }
 
-/* Gives the step to the executor, with the task t, which is ours or has ended. */
+static bool has_place(const struct coordinator *co, struct module_rec *m)
+{
+    if (outer_pending(co->outer) < OUTER_QUEUE_MAX)
+        return true;
+    (void)str_copy(m->outer_reason, sizeof(m->outer_reason),
+                   "it waits for a place in the executor");
+    return false;
+}
+
+/* Gives the step to the executor, which has a place for it, with the task t, which is ours or has
+ * ended. */
 static void submit(struct coordinator *co, struct job *j, struct module_rec *m, struct task *t,
                    struct outer_step *step)
 {
@@ -335,6 +337,8 @@ static void consider_worker(struct coordinator *co, struct job *j, struct module
                  (t->slow == 0 && t->attempt <= LOSSES_MAX &&
                   core_now(co) < t->ready_ms + PATIENCE_MS && member_somebody_folds(co, j))))
         return;
+    if (!has_place(co, m))
+        return;
     log_info("outer", "module %llu of job %llu: no worker has made the step to version %llu",
              (unsigned long long)m->id, (unsigned long long)j->id,
              (unsigned long long)m->version + 1);
@@ -351,6 +355,8 @@ int folds_claim(struct coordinator *co, struct job *j, struct task *t,
     struct module_rec *m = job_edit_module(j, job_module(j, t->outer.module_id));
     if (m == NULL || m->outer_task != t->id || m->at_worker == NULL)
         return err_set(err, -ERR_STALE, "nobody waits for this outer step");
+    if (!has_place(co, m))
+        return err_set(err, -EAGAIN, "the outer step: %s", m->outer_reason);
     struct outer_step *step = m->at_worker;
     struct outer_run *run = step->arg;
     m->at_worker = NULL;
@@ -406,7 +412,7 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     else if (!d.quorum)
         m->quorum_ms = 0;
     (void)str_copy(m->outer_reason, sizeof(m->outer_reason), d.reason);
-    if (!d.fire)
+    if (!d.fire || !has_place(co, m))
         return;
     if (query_leaves_behind(j, m)) {
         (void)str_copy(m->outer_reason, sizeof(m->outer_reason),
@@ -458,7 +464,7 @@ static double relative_weight(const struct state *s, const struct job *j,
     double total = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         total += query_crosses(j, p, m) ? j->comp.paths[p].replicas * weight_of(s, j, p, c) : 0;
-    return weight_of(s, j, t->path, c) * replicas_through(j, m) / total;
+    return weight_of(s, j, t->path, c) * query_replicas_through(j, m) / total;
 }
 
 /* Leaves out whole values whose start version was dropped while they waited, since others wait
@@ -483,7 +489,7 @@ static bool find_word(struct coordinator *co, const struct job *j, struct module
 {
     const struct task *t = NULL;
     *ret = (struct outer_contribution){0};
-    if (m->version > 0 || replicas_through(j, m) == 1)
+    if (m->version > 0 || query_replicas_through(j, m) == 1)
         return true;
     const struct contribution *c = first_waiting(co, j, m, first, &t);
     if (c != NULL) {
@@ -504,12 +510,12 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
     const struct task *t = NULL;
     const struct contribution *c = first_waiting(co, j, m, NULL, &t);
     struct outer_contribution word;
-    const uint32_t n = replicas_through(j, m);
+    const uint32_t n = query_replicas_through(j, m);
     if (c == NULL) {
         (void)str_copy(m->outer_reason, sizeof(m->outer_reason), "no contribution waits");
         return;
     }
-    if (m->retry_ms > core_now(co))
+    if (m->retry_ms > core_now(co) || !has_place(co, m))
         return;
     const struct version_rec *from = module_version(m, c->base_version);
     if (from == NULL && j->spec.wire.up == CODEC_F32) {
@@ -837,14 +843,10 @@ static void drop_claim(struct coordinator *co, const struct outer_claim *c)
 /* Drops the files of a version that was not taken. */
 static void drop_made(struct coordinator *co, const struct outer_step *s)
 {
-    const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema};
-    const struct outer_blob *const state[] = {&s->new_target, &s->new_mom};
-    for (size_t i = 0; i < 3; i++) {
+    const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema,
+                                              &s->new_target, &s->new_mom};
+    for (size_t i = 0; i < (s->to_store ? 5 : 3); i++) {
         const struct blob_ref b = from_outer(files[i]);
-        gc_drop(co, &b);
-    }
-    for (size_t i = 0; s->to_store && i < 2; i++) {
-        const struct blob_ref b = from_outer(state[i]);
         gc_drop(co, &b);
     }
 }

@@ -11,7 +11,7 @@ struct outer_claim;
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
 /* Takes a worker's result of its OUTER task t; claim NULL: the worker reports that the step cannot
  * be made as it stands, and why.  0: the claim will be checked.  -ERR_STALE: nobody waits for it.
- */
+ * -EAGAIN: the executor is full. */
 int folds_claim(struct coordinator *co, struct job *j, struct task *t,
                 const struct outer_claim *claim, const char *why, struct err *err);
 /* Forgets the steps that wait for workers, when the job or the coordinator ends. */

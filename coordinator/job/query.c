@@ -85,6 +85,14 @@ bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *
     return false;
 }
 
+uint32_t query_replicas_through(const struct job *j, const struct module_rec *m)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        n += query_crosses(j, p, m) ? j->comp.paths[p].replicas : 0;
+    return n;
+}
+
 bool query_share_module(const struct job *j, uint32_t p, uint32_t q)
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)

@@ -33,6 +33,8 @@ bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, cons
 bool query_could_have(const struct job *j, const struct task *t, const struct worker *w,
                       uint64_t now_ms);
 bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
+/* Replicas of the paths that cross the module. */
+uint32_t query_replicas_through(const struct job *j, const struct module_rec *m);
 bool query_share_module(const struct job *j, uint32_t p, uint32_t q);
 /* Whether contributions arrive during their phase, and replicas keep their weights. */
 bool query_streams(const struct job *j);

@@ -2,7 +2,36 @@
 #include "coordinator/job/folds.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
+#include "coordinator/outer/outer_exec.h"
 #include "tests/unit/coordinator/bare.h"
+
+#include <stdlib.h>
+
+#include "common/base/file.h"
+#include "common/net/blob_dir.h"
+
+/* With an executor. */
+static int folds_begin(void **state)
+{
+    static char dir[32];
+    bare_begin(state);
+    struct coordinator *co = *state;
+    (void)str_copy(dir, sizeof(dir), "/tmp/folds-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    co->opt.data_dir = dir;
+    assert_int_equal(blob_dir_open(dir, 0, &co->blobs, NULL), 0);
+    assert_int_equal(outer_exec_new(co->loop, co->blobs, 1, &co->outer, NULL), 0);
+    return 0;
+}
+
+static int folds_end(void **state)
+{
+    struct coordinator *co = *state;
+    outer_exec_free(co->outer);
+    co->blobs->ops->close(co->blobs);
+    assert_int_equal(file_remove_tree(co->opt.data_dir, NULL), 0);
+    return bare_end(state);
+}
 
 /* A job with its first version. */
 static struct job *begun(struct coordinator *co, const char *yaml)
@@ -136,13 +165,69 @@ static void test_far_behind(void **state)
     job_edit_path(j, 0)->round = (uint32_t)m->version;
     m->quorum_ms = 1;
     expect(co, j, far);
-    job_edit_path(j, 1)->round = 1; /* whose version will be kept */
-    co->opt.data_dir = "";
+    job_edit_path(j, 1)->round = 1;    /* whose version will be kept */
     co->state.n_open = TASKS_OPEN_MAX; /* so that the step is not begun */
     folds_consider(co, j, m);
     assert_string_equal(m->outer_reason,
                         "1 of 2 contributions are a quorum and the grace of 0.0 s has passed");
     co->state.n_open = co->state.n_tasks;
+}
+
+/* ---- a full executor ---- */
+
+static void forget(struct outer_step *step)
+{
+    outer_step_release(step);
+    mem_free(step);
+}
+
+/* Fills the executor with steps whose files nobody has. */
+static void fill(struct coordinator *co)
+{
+    while (outer_pending(co->outer) < OUTER_QUEUE_MAX) {
+        struct outer_step *s = mem_alloc(sizeof(*s));
+        s->state_dir = str_printf("%s/outer/%u", co->opt.data_dir, outer_pending(co->outer));
+        s->full.bytes = s->lr = s->scale = s->min_accepted = s->n_contributions = 1;
+        s->contributions = mem_alloc_array(1, sizeof(*s->contributions));
+        s->contributions[0].weight = 1;
+        assert_int_equal(outer_submit(co->outer, s, forget, NULL), 0);
+    }
+}
+
+/* The step is not begun, here or with what a worker has made, and that is no failure. */
+static void test_executor_is_full(void **state)
+{
+    static const char full[] = "it waits for a place in the executor";
+    struct coordinator *co = *state;
+    struct err err = {0};
+    fill(co); /* the loop does not turn, so that none is done */
+
+    struct job *jobs[] = {begun(co, diloco), begun(co, async)};
+    for (size_t i = 0; i < 2; i++) {
+        struct job *j = jobs[i];
+        for (uint32_t r = 0; r < j->comp.paths[0].replicas; r++) {
+            struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
+            job_edit_replica(j, 0, r)->task_id = t->id;
+            task_add_contribution(
+                t, &(struct contribution){.module_id = j->modules[0].id, .samples = 1});
+        }
+        expect(co, j, full);
+        assert_int_equal(j->modules[0].outer_task + j->modules[0].outer_failures, 0);
+    }
+
+    struct job *j = jobs[0];
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct outer_step *made = mem_alloc(sizeof(*made));
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_OUTER);
+    t->outer.module_id = m->id;
+    m->outer_task = t->id;
+    m->at_worker = made;
+    assert_int_equal(folds_claim(co, j, t, NULL, "", &err), -EAGAIN);
+    folds_consider(co, j, m); /* no worker is here to make it */
+    assert_ptr_equal(m->at_worker, made);
+    assert_int_equal(m->outer_failures, 0);
+    assert_true(task_is_open(t));
+    folds_release(j);
 }
 
 static void test_adopt(void **state)
@@ -167,10 +252,11 @@ static void test_adopt(void **state)
 
 int main(void)
 {
-#define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
-    const struct CMUnitTest tests[] = {CASE(test_not_asked),           CASE(test_quorum),
-                                       CASE(test_grace_of_those_away), CASE(test_went_meanwhile),
-                                       CASE(test_far_behind),          CASE(test_adopt)};
+#define CASE(f) cmocka_unit_test_setup_teardown(f, folds_begin, folds_end)
+    const struct CMUnitTest tests[] = {
+        CASE(test_not_asked),      CASE(test_quorum),     CASE(test_grace_of_those_away),
+        CASE(test_went_meanwhile), CASE(test_far_behind), CASE(test_executor_is_full),
+        CASE(test_adopt)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
