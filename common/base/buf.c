@@ -101,6 +101,14 @@ void buf_consume(struct buf *b, size_t n)
     b->data[b->len] = '\0';
 }
 
+void buf_cut(struct buf *b, size_t len)
+{
+    if (len == b->len)
+        return;
+    b->len = len;
+    b->data[len] = '\0';
+}
+
 uint8_t *buf_take(struct buf *b, size_t *ret_len)
 {
     uint8_t *data = b->data ? b->data : mem_alloc(1);

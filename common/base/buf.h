@@ -37,6 +37,8 @@ void buf_commit(struct buf *b, size_t len);
 
 /* Drops the first n bytes (n <= len). */
 void buf_consume(struct buf *b, size_t n);
+/* Drops what is after the first len bytes (len <= b->len). */
+void buf_cut(struct buf *b, size_t len);
 
 /* Moves the content, never NULL and NUL-terminated, to the caller (mem_free);
  * b is empty again. */

@@ -357,10 +357,9 @@ static bool is_there(const struct view_worker *v)
     return strcmp(v->state, "lost") != 0 && strcmp(v->state, "left") != 0;
 }
 
-/* A rate counts only while its worker is here: an old one would count in sums. */
-static double while_there(const struct view_worker *v, double rate)
+static double if_known(double rate)
 {
-    return rate > 0 && is_there(v) ? rate : (double)NAN;
+    return rate > 0 ? rate : (double)NAN;
 }
 
 GET_WORKER(worker_up, is_there(v))
@@ -375,16 +374,16 @@ GET_WORKER(worker_data_up, v->worker->bytes[2])
 GET_WORKER(worker_data_down, v->worker->bytes[3])
 GET_WORKER(worker_done, v->worker->tasks_done)
 GET_WORKER(worker_failed, v->worker->tasks_failed)
-GET_WORKER(worker_flops, while_there(v, v->worker->devices.flops))
-GET_WORKER(worker_peak, while_there(v, v->worker->devices.peak_flops))
-GET_WORKER(worker_mfu, while_there(v, devices_mfu(&v->worker->devices)))
+GET_WORKER(worker_flops, if_known(v->worker->devices.flops))
+GET_WORKER(worker_peak, if_known(v->worker->devices.peak_flops))
+GET_WORKER(worker_mfu, if_known(devices_mfu(&v->worker->devices)))
 
-/* For a worker with several devices, while it is here; unknown numbers have no line. */
+/* For a worker with several devices; unknown numbers have no line. */
 #define GET_PLAN(fn, expression)                                                                   \
     static double fn(const struct view_worker *v)                                                  \
     {                                                                                              \
         const struct step_plan *p = &v->worker->devices.plan;                                      \
-        return is_there(v) && p->devices > 0 ? (double)(expression) : (double)NAN;                 \
+        return p->devices > 0 ? (double)(expression) : (double)NAN;                                \
     }
 GET_PLAN(plan_devices, p->devices)
 GET_PLAN(plan_copies, p->copies)
@@ -418,7 +417,7 @@ static const struct worker_family worker_families[] = {
     {"worker_loss", "gauge", "Newest training loss.", worker_loss, NULL},
     {"worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", worker_heartbeat,
      NULL},
-    {"worker_strikes", "gauge", "Failures in a row.", worker_strikes, NULL},
+    {"worker_strikes", "gauge", "How often it was in quarantine.", worker_strikes, NULL},
     {"worker_bytes_total", "counter", "Bytes at the worker's sockets.", worker_control_up,
      "plane=\"control\",direction=\"up\""},
     {"worker_bytes_total", NULL, NULL, worker_control_down, "plane=\"control\",direction=\"down\""},
@@ -460,11 +459,12 @@ static const struct worker_family worker_families[] = {
     {"worker_step_seconds", NULL, NULL, plan_measured, "is=\"measured\""},
 };
 
+/* Of those that are gone only that is told: old rates would count in sums. */
 static void worker_line(void *arg, const struct view_worker *v)
 {
     struct writer *w = arg;
     double x = w->worker->get(v);
-    if (isnan(x))
+    if (isnan(x) || (!is_there(v) && w->worker->get != worker_up))
         return;
     char id[24];
     (void)snprintf(id, sizeof id, "%" PRIu64, v->worker->id);
@@ -515,7 +515,7 @@ static void device_lines(void *arg, const struct view_worker *v)
     struct writer *w = arg;
     char id[24];
     (void)snprintf(id, sizeof id, "%" PRIu64, v->worker->id);
-    for (size_t i = 0; i < v->worker->devices.n; i++) {
+    for (size_t i = 0; is_there(v) && i < v->worker->devices.n; i++) {
         const struct device_state *d = &v->worker->devices.list[i];
         double x = w->device->get(d);
         if (isnan(x))
@@ -533,18 +533,32 @@ static void device_lines(void *arg, const struct view_worker *v)
     }
 }
 
+/* Families that do not fit are left out, whole, with a comment: their number grows with the
+ * workers, and without them the rest can still be scraped. */
 static void workers(struct writer *w)
 {
-    for (size_t i = 0; i < sizeof worker_families / sizeof worker_families[0]; i++) {
+    static const char rest[] = "# More of workers and devices does not fit, and is left out.\n";
+    const size_t max = w->out->max, n = sizeof worker_families / sizeof worker_families[0];
+    size_t fits = w->out->len;
+    w->out->max -= max > sizeof rest ? sizeof rest : 0;
+    for (size_t i = 0; i < n && w->rc == 0; i++) {
         w->worker = &worker_families[i];
-        if (w->worker->help != NULL)
+        if (w->worker->help != NULL) {
+            fits = w->out->len;
             family(w, w->worker->name, w->worker->type, w->worker->help);
+        }
         view_each_worker(w->co, worker_line, w);
     }
-    for (size_t i = 0; i < sizeof device_families / sizeof device_families[0]; i++) {
+    for (size_t i = 0; i < sizeof device_families / sizeof device_families[0] && w->rc == 0; i++) {
         w->device = &device_families[i];
+        fits = w->out->len;
         family(w, w->device->name, "gauge", w->device->help);
         view_each_worker(w->co, device_lines, w);
+    }
+    w->out->max = max;
+    if (w->rc == -ERR_LIMIT) {
+        buf_cut(w->out, fits);
+        w->rc = buf_append_str(w->out, rest);
     }
 }
 
@@ -559,6 +573,7 @@ int http_metrics_write(struct coordinator *co, const struct blobstore *store,
         object_store(&w, &s.blobs);
     http_and_blobs(&w, store, http);
     jobs(&w);
-    workers(&w);
+    if (w.rc == 0)
+        workers(&w);
     return w.rc;
 }

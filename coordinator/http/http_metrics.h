@@ -8,7 +8,8 @@ struct buf;
 struct coordinator;
 struct http_counters;
 
-/* Appends all metrics.  -ERR_LIMIT or -ENOMEM: out is full.  store and http may be NULL. */
+/* Appends all metrics; those of workers and devices that do not fit are left out, which a comment
+ * says.  -ERR_LIMIT or -ENOMEM: out is full without them.  store and http may be NULL. */
 int http_metrics_write(struct coordinator *co, const struct blobstore *store,
                        const struct http_counters *http, struct buf *out);
 

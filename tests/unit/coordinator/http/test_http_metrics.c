@@ -79,6 +79,8 @@ static void test_metrics_of_those_gone(void **state)
             strstr(buf_str(&out), "\nskerry_worker_up{worker=\"3\",name=\"isle ?\"} 0\n"));
         assert_null(strstr(buf_str(&out), "skerry_worker_mfu{"));
         assert_null(strstr(buf_str(&out), "flops_per_second{"));
+        assert_null(strstr(buf_str(&out), "skerry_worker_bytes_total{"));
+        assert_null(strstr(buf_str(&out), "skerry_device_power_watts{"));
         assert_null(strstr(buf_str(&out), "skerry_worker_pipeline_stages{"));
         buf_release(&out);
     }
@@ -122,6 +124,29 @@ static void test_metrics_are_bounded(void **state)
     }
 }
 
+/* The more workers the fewer of their families, which are whole. */
+static void test_workers_leave_room(void **state)
+{
+    struct buf all, out;
+    metrics(&all);
+    const size_t before =
+        (size_t)(strstr(buf_str(&all), "# HELP skerry_worker_up") - buf_str(&all));
+    for (size_t max = before + 80; max < all.len; max += 97) {
+        const struct http_counters http = {.requests = 5, .errors_4xx = 1};
+        buf_init(&out, max);
+        assert_int_equal(http_metrics_write(NULL, NULL, &http, &out), 0);
+        assert_true(out.len <= max);
+        const char *end = strstr(buf_str(&out), "# More of workers");
+        if (end == NULL)
+            fail_msg("no comment within %zu bytes", max);
+        const size_t n = (size_t)(end - buf_str(&out));
+        assert_memory_equal(out.data, all.data, n);
+        assert_memory_equal(all.data + n, "# HELP", 6);
+        buf_release(&out);
+    }
+    buf_release(&all);
+}
+
 /* Without a store and without a server their families are not there at all. */
 static void test_store_and_server_may_be_absent(void **state)
 {
@@ -160,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_metrics_of_those_gone),
         cmocka_unit_test(test_metrics_families),
         cmocka_unit_test(test_metrics_are_bounded),
+        cmocka_unit_test(test_workers_leave_room),
         cmocka_unit_test(test_store_and_server_may_be_absent),
         cmocka_unit_test(test_a_device_that_tells_nothing_has_no_lines),
     };
