@@ -158,7 +158,7 @@ struct view_cost {
     struct cost time; /* of workers */
     double egress, total;
     double per_million; /* per million samples of accepted phases; NAN before there are any */
-    double until_end;   /* further cost at the pace of the last rounds; NAN: unknown */
+    double until_end;   /* further cost at the pace of the last rounds; NAN: unknown, nobody here */
     const struct job_swarm *quota;
 };
 

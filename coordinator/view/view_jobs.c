@@ -76,7 +76,7 @@ static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done
 {
     uint64_t ms[8];
     size_t n = 0;
-    if (job_is_ended(j) || j->paused || j->n_rounds == 0)
+    if (job_is_ended(j) || query_withheld(&co->state, j) != NULL || j->n_rounds == 0)
         return -1;
     for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
         ms[n] = j->rounds[i].seconds > 0 ? (uint64_t)((double)j->rounds[i].seconds * 1e3) : 0;
@@ -224,7 +224,8 @@ int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret
     cost_of(co, j, &ret->time);
     ret->total = ret->time.work + ret->time.waiting + ret->egress;
     ret->per_million = j->samples_done ? ret->total / (double)j->samples_done * 1e6 : (double)NAN;
-    ret->until_end = eta < 0 ? (double)NAN : (double)eta / 3.6e6 * ret->time.per_hour;
+    ret->until_end =
+        eta < 0 || ret->time.workers == 0 ? (double)NAN : (double)eta / 3.6e6 * ret->time.per_hour;
     return 0;
 }
 

@@ -36,11 +36,30 @@ static void eta_goes_on_after_a_restart(void **state)
     p->ready = false;
 }
 
+/* Nothing is given to workers once the budget is spent. */
+static void no_end_is_near_without_a_budget(void **state)
+{
+    struct rig *r = *state;
+    struct view_job v;
+    struct view_cost c;
+    const uint64_t id = submit(r);
+    struct job *j = state_job(&r->co->state, id);
+    job_add_round(j, &(struct round_rec){.round = 0, .seconds = 10});
+    assert_int_equal(view_job(r->co, id, &v, NULL), 0);
+    assert_true(v.eta_ms > 0);
+    assert_int_equal(view_job_cost(r->co, id, &c, NULL), 0);
+    assert_true(isnan(c.until_end)); /* nobody works, at no cost */
+    j->quota.budget = j->cost.work = 5;
+    assert_int_equal(view_job(r->co, id, &v, NULL), 0);
+    assert_int_equal(v.eta_ms, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(eta_is_of_usual_rounds, begin, end),
         cmocka_unit_test_setup_teardown(eta_goes_on_after_a_restart, begin, end),
+        cmocka_unit_test_setup_teardown(no_end_is_near_without_a_budget, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
