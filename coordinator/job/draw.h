@@ -43,7 +43,8 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
 void draw_renew(struct job *j, struct task *t);
 /* Makes the tasks that are due after a path has closed a round. */
 void draw_after_round(struct coordinator *co, struct job *j, uint32_t path);
-/* Makes those of the job's end, once the last evaluations are known. */
+/* Makes those of the job's end, once the last evaluations are known: at most two more than it has
+ * paths. */
 void draw_last(struct coordinator *co, struct job *j);
 
 #endif

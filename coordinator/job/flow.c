@@ -263,17 +263,15 @@ static void begin_scoring(struct coordinator *co, struct job *j)
     enter(co, j, JOB_SCORING, "every path scores the samples kept for routers");
 }
 
-static void score_held_out(struct coordinator *co, struct job *j)
+/* The shards whose scores measure the benefit of routing at the end. */
+static size_t pick_held_out(const struct job *j, uint32_t shards[CLUSTER_BLOBS_MAX])
 {
-    uint32_t shards[CLUSTER_BLOBS_MAX];
     if (!j->comp.partitioned || j->spec.partition.chunk == 0)
-        return;
+        return 0;
     size_t room = scores_room(j), held = pick(j, true, room, shards);
     if (held > room - room / 2) /* some for the router that is trained on chunks */
         held = room - room / 2;
-    size_t n = held + pick(j, false, room - held, &shards[held]);
-    if (held != 0 && has_room(co, n * query_main_paths(j)))
-        make_scores(co, j, shards, n, true);
+    return held == 0 ? 0 : held + pick(j, false, room - held, &shards[held]);
 }
 
 static void evaluate_routing(struct coordinator *co, struct job *j)
@@ -388,20 +386,17 @@ static void begin(struct coordinator *co, struct job *j)
         begin_encoding(co, j);
         return;
     }
-    for (size_t i = 0; i < j->spec.data.url.n; i++) {
-        struct task *t = task_make(co, j, TASK_INGEST);
-        if (t == NULL) {
-            flow_end(co, j, JOB_FAILED, "too many tasks are open to ingest %zu archives",
-                     j->spec.data.url.n);
-            return;
-        }
-        t->ingest.url = (uint32_t)i;
-    }
+    if (!has_room(co, j->spec.data.url.n))
+        return; /* tried again at the next turn */
+    for (size_t i = 0; i < j->spec.data.url.n; i++)
+        task_make(co, j, TASK_INGEST)->ingest.url = (uint32_t)i;
     enter(co, j, JOB_INGESTING, "");
 }
 
 static void finish(struct coordinator *co, struct job *j)
 {
+    if (!has_room(co, j->comp.n_paths))
+        return;
     j->finishing = FINISHING_EVAL;
     enter(co, j, JOB_FINISHING, "the last losses are measured and the last samples drawn");
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
@@ -413,12 +408,17 @@ static void advance_finishing(struct coordinator *co, struct job *j)
 {
     bool evals = query_open_tasks(&co->state, j, TASK_EVAL) > 0;
     if (j->finishing == FINISHING_EVAL && !evals) {
+        uint32_t shards[CLUSTER_BLOBS_MAX];
+        const size_t n = pick_held_out(j, shards);
+        if (!has_room(co, j->comp.n_paths + 2 + n * query_main_paths(j)))
+            return;
         j->finishing = FINISHING_DRAW;
         draw_last(co, j);
-        score_held_out(co, j);
+        make_scores(co, j, shards, n, true);
         evals = query_open_tasks(&co->state, j, TASK_EVAL) > 0;
     }
-    if (j->finishing == FINISHING_DRAW && query_open_tasks(&co->state, j, TASK_SCORE) == 0) {
+    if (j->finishing == FINISHING_DRAW && query_open_tasks(&co->state, j, TASK_SCORE) == 0 &&
+        has_room(co, 1)) {
         j->finishing = FINISHING_ROUTE;
         evaluate_routing(co, j);
     }

@@ -241,15 +241,50 @@ static void test_no_room_to_reshard(void **state)
     }
 }
 
+/* While too many tasks are open a job waits with what comes next, and leaves nothing of it out. */
+static void test_no_room_for_tasks(void **state)
+{
+    static const char urls[] = "name: q\ndata: {url: ['http://a/1.tar', 'http://a/2.tar'], "
+                               "image_size: 16}\nmodel: {type: dit, patch: 4, dim: 32, depth: 1, "
+                               "heads: 2}\ntrain: {batch: 6}\nouter: {rounds: 3, steps: 2}\n";
+    struct rig *r = *state;
+    struct state *s = &r->co->state;
+    struct job *j = add_job(r, urls);
+    const size_t open = s->n_open;
+    j->state = JOB_PENDING;
+    s->n_open = TASKS_OPEN_MAX - 1;
+    flow_advance(r->co);
+    assert_int_equal(j->state, JOB_PENDING);
+    s->n_open = open;
+    flow_advance(r->co);
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_int_equal(s->n_open, open + 2);
+
+    j = add_job(r, urls);
+    job_edit_path(j, 0)->round = 3;
+    s->n_open = TASKS_OPEN_MAX;
+    flow_advance(r->co);
+    assert_int_equal(j->state, JOB_RUNNING);
+    s->n_open = TASKS_OPEN_MAX - 1; /* room for an evaluation, but not for the samples */
+    flow_advance(r->co);
+    assert_int_equal(j->state, JOB_FINISHING);
+    assert_int_equal(j->finishing, FINISHING_EVAL);
+    s->n_open = open + 2;
+    flow_advance(r->co);
+    assert_int_equal(j->state, JOB_DONE);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mark),   LIVE(test_lost_leases), LIVE(test_failed_task),
-        LIVE(test_bad_samples),        LIVE(test_no_samples),  LIVE(test_no_samples_to_repeat),
-        LIVE(test_cancelled_first),    LIVE(test_aside),       LIVE(test_quiet_turn),
-        LIVE(test_no_room_to_reshard),
+        cmocka_unit_test(test_mark),  LIVE(test_lost_leases),
+        LIVE(test_failed_task),       LIVE(test_bad_samples),
+        LIVE(test_no_samples),        LIVE(test_no_samples_to_repeat),
+        LIVE(test_cancelled_first),   LIVE(test_aside),
+        LIVE(test_quiet_turn),        LIVE(test_no_room_to_reshard),
+        LIVE(test_no_room_for_tasks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
