@@ -208,10 +208,12 @@ bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, flo
         hear_of_best(co, j, t, loss);
         return true;
     }
+    const struct eval_doubt *doubt = &j->paths[path].doubt;
+    if (doubt->confirmed > 0 && !measures_best(co, doubt)) /* its version went, or nobody could */
+        decide(co, j, t, doubt->version, doubt->confirmed);
     if (is_undone(j, path, version))
         return true;
     const struct round_rec *best = best_before(j, path, version);
-    const struct eval_doubt *doubt = &j->paths[path].doubt;
     if (best == NULL)
         return false;
     if ((double)loss <= most * (double)best->eval_loss) {

@@ -192,6 +192,34 @@ static void two_words_of_one_version_undo_it_whatever_is_said_of_the_next(void *
     measure_good(r, j, !i);
 }
 
+/* When the version that BAD is compared with is not kept any more, nobody measures it again. */
+static void what_two_say_stands_though_nobody_measures_the_best_again(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    int i = 0;
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(join(r, &r->workers[k], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("")));
+    do_init(r, &r->workers[0]);
+    for (; j->paths[0].doubt.worker == 0; i = !i) {
+        assert_true(clock_now_ms() < until);
+        serve(r, i, bad_from_there_on);
+    }
+    i = j->paths[0].doubt.worker == r->workers[0].id ? 0 : 1;
+    assert_int_equal(join(r, &r->workers[2], SKERRY_VERSION), 0);
+    assert_int_equal(assign(r, &r->workers[2], TASK_EVAL)->eval->version_round, BAD);
+    says_bad(r, 2);
+    assert_true(j->paths[0].doubt.confirmed > 0 && j->paths[0].doubt.best_task != 0);
+    job_edit_path(j, 0)->doubt.best_task = 0; /* as draw_renew() does */
+    while (restored(j) == NULL) {
+        assert_true(clock_now_ms() < until);
+        for (int k = 0; k < 3; k++)
+            serve(r, k, bad_from_there_on);
+    }
+    assert_int_equal(restored(j)->version, j->modules[0].version);
+}
+
 /* A machine with two names is one word, as long as somebody is here from elsewhere. */
 static void two_names_of_one_place_do_not(void **state)
 {
@@ -218,6 +246,8 @@ static void two_names_of_one_place_do_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_two_say_stands_though_nobody_measures_the_best_again,
+                                        begin, end),
         cmocka_unit_test_setup_teardown(two_names_of_one_place_do_not, begin, end),
         cmocka_unit_test_setup_teardown(
             two_words_of_one_version_undo_it_whatever_is_said_of_the_next, begin, end),
