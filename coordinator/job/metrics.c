@@ -257,6 +257,18 @@ static void count_second(struct coordinator *co, struct job *j, uint64_t bytes)
         j->peak_bytes = j->second_bytes;
 }
 
+/* Shares bytes among the paths that cross the module. */
+static void share_bytes(struct job *j, const struct module_rec *m, uint64_t bytes)
+{
+    uint32_t n = j->comp.modules[m - j->modules].paths;
+    for (uint32_t p = 0; p < j->comp.n_paths && n > 0; p++)
+        if (query_crosses(j, p, m)) {
+            const uint64_t share = bytes / n--;
+            job_edit_path(j, p)->bytes_down += share;
+            bytes -= share;
+        }
+}
+
 /* Down: served bytes of the modules' full files and deltas count for the running
  * round of the paths that cross them; shards count separately. */
 static bool served_module(struct coordinator *co, struct job *j, const struct blob_id *id,
@@ -270,11 +282,7 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
             j->bytes_down += bytes;
             if (same(&m->versions[v].delta, id)) /* full files go to workers that join */
                 count_second(co, j, bytes);
-            for (uint32_t p = 0; p < j->comp.n_paths; p++)
-                if (query_crosses(j, p, m)) {
-                    job_edit_path(j, p)->bytes_down += bytes;
-                    break;
-                }
+            share_bytes(j, m, bytes);
             return true;
         }
     }

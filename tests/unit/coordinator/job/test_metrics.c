@@ -1,7 +1,8 @@
 /* Losses and bytes as they add up.  A whole coordinator (rig.h), on whose state the figures come in
  * without workers. */
 #include "coordinator/job/metrics.h"
-#include "tests/unit/coordinator/rig.h"
+#include "coordinator/job/query.h"
+#include "tests/unit/coordinator/kinds/by_hand.h"
 
 static const char experts[] = "name: m\ndata: {path: x, image_size: 16}\n"
                               "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
@@ -310,6 +311,28 @@ static void test_served(void **state)
     j->state = JOB_PENDING;
 }
 
+/* Of a module that several paths cross each counts a part. */
+static void test_served_to_several(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = add_job(r, "name: q\ndata: {path: x}\n"
+                               "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 64}\n"
+                               "train: {batch: 6}\nrecipe: {name: dipaco, levels: [2, 2]}\n"
+                               "outer: {rounds: 3, steps: 2}\n");
+    struct version_rec v = {.full = {{1}, 9}};
+    const struct module_rec *m = &j->modules[0];
+    uint32_t crossing = 0;
+    module_add_version(job_edit_module(j, m), &v);
+    serve(r, 1, 101);
+    assert_int_equal(j->bytes_down, 101);
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (query_crosses(j, p, m))
+            assert_int_equal(j->paths[p].bytes_down, crossing++ == 0 ? 50 : 51);
+        else
+            assert_int_equal(j->paths[p].bytes_down, 0);
+    assert_int_equal(crossing, 2);
+}
+
 static void test_uploaded(void **state)
 {
     struct rig *r = *state;
@@ -362,9 +385,18 @@ static void test_totals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points),     LIVE(test_numbers),        LIVE(test_router),      LIVE(test_rounds),
-        LIVE(test_steps),      LIVE(test_served),         LIVE(test_uploaded),    LIVE(test_totals),
-        LIVE(test_told_again), LIVE(test_numbers_of_two), LIVE(test_rows_of_two),
+        LIVE(test_points),
+        LIVE(test_numbers),
+        LIVE(test_router),
+        LIVE(test_rounds),
+        LIVE(test_steps),
+        LIVE(test_served),
+        LIVE(test_served_to_several),
+        LIVE(test_uploaded),
+        LIVE(test_totals),
+        LIVE(test_told_again),
+        LIVE(test_numbers_of_two),
+        LIVE(test_rows_of_two),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
