@@ -23,8 +23,9 @@
  * FAILURE.  A rank that cannot go on calls abort; from then on, and at once, every rank's
  * calls and waits return -ECONNABORTED, whatever they were waiting for; on the CPU a sum that
  * has begun ends first, since other ranks use this rank's memory.  An error that the transport
- * finds has the same effect (-ERR_DEVICE at the rank that saw it).  Values that were being
- * summed are then garbage.  Failed comms cannot be used again: close them and open others. */
+ * finds has the same effect (-ERR_DEVICE at the rank that saw it).  Between cards it ends all comms
+ * of the process.  Values that were being summed are then garbage.  Failed comms cannot be used
+ * again: close them and open others. */
 #ifndef KERNELS_COMM_H
 #define KERNELS_COMM_H
 

@@ -6,8 +6,12 @@
  * error.  A rank that fails aborts the communicators of all ranks, under the lock of each: kernels
  * that wait for a rank that will not come then end, and so does whatever waits for them.
  *
- * Declared here are the few entries that are used, as NCCL 2.18 has them, and not nccl.h:
- * a toolkit has no NCCL, and programs built with it should know how to use one. */
+ * An abort may wait for its whole card, and so for kernels of other communicators there, which spin
+ * until their own abort.  So one failure aborts all communicators of this process, in one group of
+ * NCCL's, which asks all of them to end before it waits for any.  Groups do that from 2.22 on.
+ *
+ * Declared here are the few entries that are used, and not nccl.h: a toolkit has no NCCL, and
+ * programs built with it should know how to use one. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -19,7 +23,8 @@
 #include "kernels/cuda/lib/lib.h"
 
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_SUM = 0, NCCL_INT8 = 0, NCCL_F32 = 7, NCCL_F64 = 8 };
-enum { NCCL_VERSION_NEEDED = 21800, NCCL_UNSET = INT_MIN };
+/* The config is laid out as version 2.18 has it, and says so. */
+enum { NCCL_VERSION_NEEDED = 22200, NCCL_CONFIG_VERSION = 21800, NCCL_UNSET = INT_MIN };
 #define NCCL_MAGIC 0xcafebeefu
 
 #define START_NS (120 * CLOCK_NS_PER_S) /* how long the ranks may take to find each other */
@@ -87,7 +92,12 @@ struct nccl_set {
     struct nccl_rank ranks[COMM_RANKS_MAX];
     int size, users; /* users: comms not yet freed */
     atomic_bool failed;
+    struct nccl_set *next;
 };
+
+/* Those of this process. */
+static struct nccl_set *sets;
+static pthread_mutex_t sets_lock = PTHREAD_MUTEX_INITIALIZER; /* taken before that of a rank */
 
 static struct nccl_rank *rank_of(struct comm *c)
 {
@@ -99,9 +109,8 @@ static void nap(void)
     (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL); /* shorter is fine */
 }
 
-static void set_abort(struct nccl_set *set)
+static void abort_ranks(struct nccl_set *set)
 {
-    atomic_store(&set->failed, true);
     for (int i = 0; i < set->size; i++) {
         struct nccl_rank *r = &set->ranks[i];
         pthread_mutex_lock(&r->lock);
@@ -112,12 +121,24 @@ static void set_abort(struct nccl_set *set)
     }
 }
 
+static void abort_all(const struct nccl_api *api)
+{
+    pthread_mutex_lock(&sets_lock);
+    for (struct nccl_set *set = sets; set; set = set->next)
+        atomic_store(&set->failed, true);
+    (void)api->group_start();
+    for (struct nccl_set *set = sets; set; set = set->next)
+        abort_ranks(set);
+    (void)api->group_end(); /* frees them */
+    pthread_mutex_unlock(&sets_lock);
+}
+
 /* -EBUSY while calls of this rank are on their way; an error has ended the set. */
 static int look(struct nccl_rank *r, struct err *err)
 {
     int state = NCCL_OK, rc = NCCL_OK;
     pthread_mutex_lock(&r->lock);
-    /* Set before the first of the ranks is aborted, as others' work may end with it. */
+    /* Set before the first abort, as others' work may end with it. */
     bool aborted = !r->handle || atomic_load(&r->set->failed);
     if (!aborted)
         rc = r->set->api.state(r->handle, &state);
@@ -128,7 +149,7 @@ static int look(struct nccl_rank *r, struct err *err)
         return -EBUSY;
     if (rc == NCCL_OK && state == NCCL_OK)
         return 0;
-    set_abort(r->set);
+    abort_all(&r->set->api);
     return err_set(err, -ERR_DEVICE, "NCCL failed on %s: %s", r->comm.dev->name,
                    r->set->api.text(rc == NCCL_OK ? state : rc));
 }
@@ -155,7 +176,7 @@ static int started(struct nccl_rank *r, bool aborted, int result)
     if (aborted)
         return -ECONNABORTED;
     if (result != NCCL_OK && result != NCCL_IN_PROGRESS) {
-        set_abort(r->set);
+        abort_all(&r->set->api);
         return -ERR_DEVICE;
     }
     return settle(r, NULL);
@@ -256,7 +277,7 @@ static int wait(struct comm *c, struct stream *s, struct err *err)
 
 static void fail(struct comm *c)
 {
-    set_abort(rank_of(c)->set);
+    abort_all(&rank_of(c)->set->api);
 }
 
 static int failed(struct comm *c)
@@ -264,9 +285,26 @@ static int failed(struct comm *c)
     return atomic_load(&rank_of(c)->set->failed) ? -ECONNABORTED : 0;
 }
 
+static void set_join(struct nccl_set *set)
+{
+    pthread_mutex_lock(&sets_lock);
+    set->next = sets;
+    sets = set;
+    pthread_mutex_unlock(&sets_lock);
+}
+
+/* Its work is over, or has never begun. */
 static void set_free(struct nccl_set *set)
 {
-    set_abort(set); /* frees as well; nothing is under way */
+    pthread_mutex_lock(&sets_lock);
+    for (struct nccl_set **at = &sets; *at; at = &(*at)->next) {
+        if (*at == set) {
+            *at = set->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&sets_lock);
+    abort_ranks(set);
     for (int i = 0; i < set->size; i++)
         pthread_mutex_destroy(&set->ranks[i].lock);
     free(set);
@@ -292,7 +330,7 @@ static const struct comm_ops nccl_ops = {
 
 static int api_open(struct nccl_api *api, struct err *err)
 {
-    static const struct lib lib = {"NCCL 2.18 or newer", api_names, api_symbols};
+    static const struct lib lib = {"NCCL 2.22 or newer", api_names, api_symbols};
     void *found[API_SYMBOLS];
     _Static_assert(sizeof found == sizeof *api, "one name for each entry");
     int version = 0;
@@ -302,7 +340,7 @@ static int api_open(struct nccl_api *api, struct err *err)
     memcpy(api, found, sizeof found);
     int result = api->version(&version);
     if (result != NCCL_OK || version < NCCL_VERSION_NEEDED)
-        return err_set(err, -ERR_DEVICE, "NCCL 2.18 or newer is needed and version code %d found",
+        return err_set(err, -ERR_DEVICE, "NCCL 2.22 or newer is needed and version code %d found",
                        version);
     return 0;
 }
@@ -320,7 +358,7 @@ static int start(struct nccl_set *set)
         struct nccl_config config = {
             .size = sizeof config,
             .magic = NCCL_MAGIC,
-            .version = NCCL_VERSION_NEEDED,
+            .version = NCCL_CONFIG_VERSION,
             .blocking = 0,
             .cga = NCCL_UNSET,
             .min_ctas = NCCL_UNSET,
@@ -369,8 +407,10 @@ int comm_nccl_open(struct device *const *devs, int n, struct comm **ret_comms, s
             rc = err_set(err, -ERR_DEVICE, "NCCL does not start on %d cards: %s", n,
                          set->api.text(result));
     }
-    if (rc == 0)
+    if (rc == 0) {
+        set_join(set);
         rc = find_each_other(set, err);
+    }
     if (rc < 0) {
         set_free(set);
         return rc;

@@ -1,11 +1,13 @@
 /* libnccl.so.2 as kernels/cuda/comm_nccl.c knows it, over host memory: the calls of a
  * nonblocking communicator return at once, a thread per communicator does them in order,
- * together with the other ranks, and an abort ends what waits for a rank that will not come.
- * Two ranks connect in the first send and recv between them: until both have made it, the calls of
- * the one that has are on their way.
+ * together with the other ranks, and an abort ends what waits for a rank that will not come.  It
+ * waits for all that is queued on the cards, as freeing their memory does; aborts of one group do
+ * that when all their communicators have been told to end. Two ranks connect in the first send and
+ * recv between them: until both have made it, the calls of the one that has are on their way.
  *
  * A stream (fake_cards.c) is a count of what is queued on it. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,6 +15,7 @@
 #include <string.h>
 
 enum { OK = 0, INVALID = 4, IN_PROGRESS = 7, F32 = 7, F64 = 8, RANKS = 16, QUEUE = 64, SLOW = 3 };
+enum { ENDED_MAX = 1024 }; /* communicators that end in one group */
 
 enum { SUM = -1, SEND = -2, RECV = -3 }; /* instead of a root */
 enum { SENDER = 1, RECEIVER = 2 };
@@ -49,9 +52,11 @@ struct id {
 };
 
 static struct world *latest;
+static atomic_int under_way; /* calls, of all communicators */
 static _Thread_local struct ncclComm *grouped[QUEUE];
 static _Thread_local struct op grouped_ops[QUEUE];
-static _Thread_local int depth, n_grouped;
+static _Thread_local struct ncclComm *ended[ENDED_MAX];
+static _Thread_local int depth, n_grouped, n_ended;
 
 int ncclGetVersion(int *ret);
 int ncclGetUniqueId(struct id *ret);
@@ -158,6 +163,7 @@ static void *comm_main(void *arg)
         else if (!w->over)
             together(c, op);
         atomic_fetch_sub(op->stream, 1);
+        atomic_fetch_sub(&under_way, 1);
         c->head++;
     }
     pthread_mutex_unlock(&w->lock);
@@ -204,13 +210,11 @@ int ncclCommInitRankConfig(struct ncclComm **ret, int ranks, struct id id, int r
     return IN_PROGRESS;
 }
 
-int ncclCommAbort(struct ncclComm *c)
+static void reclaim(struct ncclComm *c)
 {
     struct world *w = c->world;
-    pthread_mutex_lock(&w->lock);
-    w->over = c->stop = true;
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->lock);
+    while (atomic_load(&under_way) > 0)
+        (void)sched_yield();
     pthread_join(c->thread, NULL);
     free(c);
     pthread_mutex_lock(&w->lock);
@@ -218,6 +222,21 @@ int ncclCommAbort(struct ncclComm *c)
     pthread_mutex_unlock(&w->lock);
     if (last)
         free(w);
+}
+
+int ncclCommAbort(struct ncclComm *c)
+{
+    struct world *w = c->world;
+    pthread_mutex_lock(&w->lock);
+    w->over = c->stop = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (depth == 0)
+        reclaim(c);
+    else if (n_ended == ENDED_MAX)
+        abort();
+    else
+        ended[n_ended++] = c;
     return OK;
 }
 
@@ -255,6 +274,7 @@ static int queue(struct ncclComm *c, struct op op)
     if (op.root == RECV)
         c->world->asked[op.peer][c->rank] |= RECEIVER;
     atomic_fetch_add(op.stream, 1);
+    atomic_fetch_add(&under_way, 1);
     pthread_cond_broadcast(&c->world->changed);
     pthread_mutex_unlock(&c->world->lock);
     return IN_PROGRESS;
@@ -298,7 +318,9 @@ int ncclGroupEnd(void)
     depth--;
     for (int i = 0; i < n_grouped; i++)
         (void)queue(grouped[i], grouped_ops[i]);
-    n_grouped = 0;
+    for (int i = 0; i < n_ended; i++)
+        reclaim(ended[i]);
+    n_grouped = n_ended = 0;
     return IN_PROGRESS;
 }
 
