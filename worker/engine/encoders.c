@@ -589,6 +589,18 @@ uint64_t encoders_there(const struct encoders *enc)
                : 0;
 }
 
+uint64_t encoders_missing(const struct encoders *enc, enum frozen_part part)
+{
+    const struct encoder_rank *r = enc ? &enc->ranks[0] : NULL;
+    const struct component *c = !enc ? NULL : part == FROZEN_TEXT ? enc->text : enc->vae;
+    struct frozen_sizes sizes = {0};
+    if (!c || (part == FROZEN_TEXT ? r->text : part == FROZEN_ENCODE ? r->vae : r->decoder))
+        return 0;
+    const struct frozen_options opt = part_options(enc, r->dev, part, enc->streamed);
+    (void)frozen_bytes(c, &opt, &sizes, NULL); /* what it cannot make is told when it is opened */
+    return sizes.weights + sizes.scratch;
+}
+
 void encoders_drop(struct encoders *enc)
 {
     if (!enc || --enc->users > 0)

@@ -83,6 +83,8 @@ void encoders_drop(struct encoders *enc);             /* accepts NULL */
 void encoders_rest(struct engine *e);
 /* Bytes of tables[0].bytes that lie on the first device already. */
 uint64_t encoders_there(const struct encoders *enc); /* accepts NULL */
+/* Bytes of a part that does not lie on the first device yet; 0: it does, or the job has none. */
+uint64_t encoders_missing(const struct encoders *enc, enum frozen_part part); /* accepts NULL */
 
 /* Would the devices need less memory for a set whose weights are in the host's, which has room for
  * them and some more?  False if they are there already, and on devices whose memory is the host's.

@@ -8,6 +8,7 @@
 #include "worker/order/modules.h"
 #include "worker/order/work.h"
 #include "worker/train/island.h"
+#include "worker/train/plan.h"
 
 int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err)
 {
@@ -53,6 +54,22 @@ void engine_keep(struct engine *e, void *kept, void (*free_kept)(void *kept))
         e->free_kept(e->kept);
     e->kept = kept;
     e->free_kept = free_kept;
+}
+
+static bool lacks(const struct engine *e, uint64_t bytes)
+{
+    struct plan_room room;
+    plan_room(&e->dev, 1, &room);
+    return bytes > plan_room_bytes(&room);
+}
+
+void engine_room(struct engine *e, uint64_t bytes)
+{
+    if (lacks(e, bytes))
+        engine_keep(e, NULL, NULL);
+    replicas_yield(e->replicas, bytes);
+    if (lacks(e, bytes))
+        (void)trainers_yield(e);
 }
 
 void engine_rest(struct engine *e)

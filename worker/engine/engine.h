@@ -74,6 +74,9 @@ void engine_after(struct engine *e, struct work *w);
 
 /* Frees what is kept and takes this instead; NULL: nothing, since room is wanted. */
 void engine_keep(struct engine *e, void *kept, void (*free_kept)(void *kept));
+/* Makes room for `bytes` more on the first device: what is kept there between tasks goes until they
+ * fit, a running trainer of another job last. */
+void engine_room(struct engine *e, uint64_t bytes);
 /* Frees all that no task uses, since another program wants the room. */
 void engine_rest(struct engine *e);
 

@@ -1,32 +1,37 @@
 #include "worker/engine/forward.h"
 
 #include "worker/engine/encoders.h"
-#include "worker/engine/trainers.h"
 #include "worker/engine/engine.h"
 #include "common/base/log.h"
-#include "worker/engine/replica.h"
 #include "worker/net/net_parts.h"
 #include "worker/order/task_model.h"
 #include "worker/train/island.h"
 #include "worker/train/plan.h"
 #include "worker/train/train.h"
 
+/* Bytes on the first device, beside the frozen networks that are there.  draws: they are to decode
+ * what the network makes. */
+static uint64_t bytes_of(const struct model *m, const struct net_options *opt, enum dtype dt,
+                         const struct encoders *encoders, bool draws)
+{
+    return net_bytes(m, opt, dt) - encoders_there(encoders) +
+           (draws ? encoders_missing(encoders, FROZEN_DECODE) : 0);
+}
+
 /* encoders NULL: the job has none. */
-static int make(struct engine *e, const struct model *m, struct encoders *encoders,
+static int make(struct engine *e, const struct model *m, struct encoders *encoders, bool draws,
                 struct net_options *opt, struct net **ret, struct err *err)
 {
     const int n = island_size(e->island);
     struct plan_room room;
     opt->encoders = encoders ? encoders->tables : NULL;
     const enum dtype dt = net_dtype(e->dev, opt->precision);
-    uint64_t need = net_bytes(m, opt, dt) - encoders_there(encoders);
-    replicas_yield(e->replicas, need);
+    uint64_t need = bytes_of(m, opt, dt, encoders, draws);
+    engine_room(e, need);
     plan_room(&e->dev, 1, &room);
-    if (need > plan_room_bytes(&room) && trainers_yield(e))
-        plan_room(&e->dev, 1, &room);
     if (need > plan_room_bytes(&room) && encoders_can_stream(encoders)) {
         encoders_stream(encoders, true);
-        need = net_bytes(m, opt, dt) - encoders_there(encoders);
+        need = bytes_of(m, opt, dt, encoders, draws);
         plan_room(&e->dev, 1, &room);
         log_info("forward", "the weights of the frozen encoders stay in the host's memory");
     }
@@ -58,7 +63,7 @@ int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network n
                               .batch = batch,
                               .uniform_t = train.uniform_t};
     if (rc == 0)
-        rc = make(e, f.model, encoders, &opt, &f.net, err);
+        rc = make(e, f.model, encoders, w->task->sample != NULL, &opt, &f.net, err);
     if (rc == 0)
         rc = net_set(f.net, flat, err);
     mem_free(flat);

@@ -8,6 +8,7 @@
 #include "common/data/shard.h"
 #include "worker/data/images.h"
 #include "worker/engine/encoders.h"
+#include "worker/engine/engine.h"
 #include "worker/engine/feed.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/task_check.h"
@@ -131,6 +132,7 @@ static int open_run(struct run *r, struct engine *e, struct work_output **ret, s
     int rc = encoders_get(e, r->w, &r->enc, err);
     if (rc == 0 && encoders_moments(r->enc) == 0)
         rc = err_set(err, -ERR_FORMAT, "task: encode without a VAE");
+    engine_room(e, encoders_missing(r->enc, FROZEN_ENCODE));
     if (rc == 0)
         rc = shard_open(path, &r->from, err);
     if (rc == 0 && (range->start != 0 || range->count != r->from.n))

@@ -142,6 +142,7 @@ static int latents(struct run *r, struct err *err)
         rc = err_set(err, -ERR_CONFIG, "partition.features is latents, but the job has no VAE");
     if (rc < 0)
         return rc;
+    engine_room(r->e, encoders_missing(r->enc, FROZEN_ENCODE));
     r->side = r->enc->side;
     while (r->side > LATENTS_SIDE && r->side % 2 == 0)
         r->side /= 2;

@@ -42,11 +42,12 @@ static int decode(void *arg, const float *latents, int count, uint8_t *images, s
 }
 
 /* Encodes the captions to draw; none if the model reads classes. */
-static int read_prompts(struct encoders *enc, const struct work *w, struct encoder_prompts *ret,
-                        struct err *err)
+static int read_prompts(struct engine *e, struct encoders *enc, const struct work *w,
+                        struct encoder_prompts *ret, struct err *err)
 {
     if (!enc || !enc->text)
         return 0;
+    engine_room(e, encoders_missing(enc, FROZEN_TEXT));
     return encoders_prompts(enc, w->task->sample->prompt, TASK_LABELS_MAX, ret, err);
 }
 
@@ -159,7 +160,7 @@ static int draw_images(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = encoders_get(e, w, &d.enc, err);
     if (rc == 0)
-        rc = read_prompts(d.enc, w, &d.prompts, err);
+        rc = read_prompts(e, d.enc, w, &d.prompts, err);
     if (rc == 0)
         say_drawing(w, &d, n);
     if (rc == 0)

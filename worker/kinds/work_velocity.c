@@ -71,8 +71,10 @@ static int keep_model(struct engine *e, const struct work *w, struct kept **ret,
     const struct experts_options opt = {
         .count = 1, .batch = VELOCITY_BATCH, .precision = train.precision, .arg = k, .load = load};
     int rc = task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &k->model, err);
-    if (rc == 0)
+    if (rc == 0) {
+        engine_room(e, experts_bytes(k->model, opt.batch, net_dtype(e->dev, opt.precision)));
         rc = experts_new(e->dev, k->model, &opt, &k->experts, err);
+    }
     if (rc < 0) {
         kept_free(k);
         return rc;
@@ -126,6 +128,7 @@ static int read_prompts(struct engine *e, struct work *w, struct encoder_prompts
     int rc = encoders_get(e, w, &enc, err);
     if (rc < 0 || !enc || !enc->text)
         return rc;
+    engine_room(e, encoders_missing(enc, FROZEN_TEXT));
     return encoders_prompts(enc, w->task->velocity->prompt, TASK_LABELS_MAX, ret, err);
 }
 
@@ -150,9 +153,10 @@ static int run(struct engine *e, struct work *w, struct err *err)
     char path[CACHE_PATH_MAX];
     progress_activity(&w->progress, "computing velocities for a sampler");
     work_blob_path(w, t->input->sha256.data, path);
-    int rc = keep_model(e, w, &kept, err);
+    /* First, since the kept model may be in their way. */
+    int rc = read_prompts(e, w, &prompts, err);
     if (rc == 0)
-        rc = read_prompts(e, w, &prompts, err);
+        rc = keep_model(e, w, &kept, err);
     const struct model_spec *spec = rc == 0 ? &kept->model->spec : NULL;
     const int labels = prompts.states ? prompts.captions.n - 1 : (int)w->task->n_classes;
     if (rc == 0)

@@ -1,8 +1,6 @@
-/* Replicas on devices with little memory: a device that counts what it gave, refuses beyond a
- * limit, and says so. */
+/* Replicas on devices with little memory. */
 #include "tests/unit/common/base/util.h"
-
-#include <errno.h>
+#include "tests/unit/worker/small_memory.h"
 
 #include "common/job/job.h"
 #include "common/base/log.h"
@@ -19,42 +17,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define PLENTY (UINT64_C(1) << 40)
-
-/* ---- the device ---- */
-
-static const struct kernel_ops *cpu;
-static uint64_t says, gives, given; /* free before anything is given; for real; by now */
-static unsigned refusals;
-
-static int small_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
-{
-    *ret_free = says > given ? says - given : 0;
-    return 0;
-}
-
-static int small_alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
-{
-    uint64_t *p = NULL;
-    if (given + bytes > gives) {
-        refusals++;
-        return err_set(err, -ENOMEM, "full");
-    }
-    int rc = cpu->alloc(dev, bytes + 64, (void **)&p, err);
-    if (rc < 0)
-        return rc;
-    given += *p = bytes;
-    *ret = (char *)p + 64;
-    return 0;
-}
-
-static void small_free(struct device *dev, void *p)
-{
-    if (!p)
-        return;
-    uint64_t *head = (uint64_t *)(void *)((char *)p - 64);
-    given -= *head;
-    cpu->free(dev, head);
-}
 
 /* ---- tasks ---- */
 
@@ -73,15 +35,7 @@ static void begin_on(struct rig *r, const char *devices, const char *job, uint64
 {
     *r = (struct rig){.dir = scratch_new()};
     OK(island_open(devices, 0, &r->is, err));
-    struct device *dev = island_device(r->is, 0);
-    cpu = dev->ops;
-    r->ops = *cpu;
-    r->ops.memory = small_memory;
-    r->ops.alloc = small_alloc;
-    r->ops.free = small_free;
-    dev->ops = &r->ops;
-    says = gives = memory;
-    given = refusals = 0;
+    small_begin(island_device(r->is, 0), &r->ops, memory);
     r->rs = replicas_new(r->is, r->dir, PLENTY);
     skerry__v1__task__init(&r->task);
     skerry__v1__train_task__init(&r->train);

@@ -5,6 +5,7 @@
 
 #include "common/trainer/channel.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/replica.h"
 #include "worker/engine/trainers.h"
 
 typedef Skerry__Trainer__V1__FromTrainer from_trainer;
@@ -61,6 +62,9 @@ static void a_used_trainer_gives_no_version_0(void **state)
     Skerry__Trainer__V1__Begin begin = SKERRY__TRAINER__V1__BEGIN__INIT;
     Skerry__Trainer__V1__Evaluate evaluate = SKERRY__TRAINER__V1__EVALUATE__INIT;
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    OK(island_open("cpu", 1, &e.island, err));
+    e.dev = island_device(e.island, 0);
+    e.replicas = replicas_new(e.island, top, 0);
     puppet_speaks = speaks;
     puppet_stays = true;
     w.spec.trainer.command = (char *)(uintptr_t) "puppet";
@@ -80,8 +84,13 @@ static void a_used_trainer_gives_no_version_0(void **state)
     assert_int_equal(starts, 1);
     OK(trainers_get_new(&e, &w, &x, err));
     assert_int_equal(starts, 2);
-    assert_true(trainers_yield(&e)); /* to another job, which needs the memory */
+    engine_room(&e, 1); /* to another job */
+    OK(trainers_get(&e, &w, &x, err));
+    assert_int_equal(starts, 2);
+    engine_room(&e, UINT64_MAX - 1); /* which needs its memory */
     assert_false(trainers_yield(&e));
+    replicas_free(e.replicas);
+    island_close(e.island);
     trainers_free(e.trainers);
     progress_release(&w.progress);
     cache_close(w.cache);

@@ -1,60 +1,30 @@
 /* ENCODE: a shard of pictures becomes one of latents, sample by sample. */
-#include "tests/unit/components.h"
-#include "tests/unit/worker/partition_task.h"
+#include "tests/unit/worker/encoded_task.h"
 
 #include "common/base/hash.h"
 #include "common/data/moments.h"
 
 #define ENCODE SKERRY__V1__TASK_KIND__TASK_KIND_ENCODE
-#define VAE                                                                                        \
-    "{\"_class_name\": \"AutoencoderKL\", \"block_out_channels\": [8, 16], \"norm_num_groups\": "  \
-    "4, \"layers_per_block\": 1,"                                                                  \
-    " \"down_block_types\": [\"DownEncoderBlock2D\", \"DownEncoderBlock2D\"],"                     \
-    " \"up_block_types\": [\"UpDecoderBlock2D\", \"UpDecoderBlock2D\"]}"
-#define SPEC_OF(flip)                                                                              \
-    HEAD "data: {path: x, image_size: 8, shard_samples: 16, flip: " flip "}\n"                     \
-         "encoders: {path: x}\nmodel: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2}\n"        \
-         "train: {batch: 4, precision: f32}\n"
+#define SPEC_OF(flip) ENCODED_SPEC(", flip: " flip, "")
 
 enum { PICTURES = 40, BAD = 33, VALUES = 2 * 4 * 4 * 4 }; /* more than one batch */
 
 static struct test_shard pictures;
-static const char *const names[] = {"config.json", "diffusion_pytorch_model.safetensors"};
-static uint8_t hashes[2][32];
-static uint64_t sizes[2];
 
 struct encode_order {
     struct order o;
     Skerry__V1__EncodeTask encode;
-    Skerry__V1__NetworkInput input;
-    Skerry__V1__EncoderFile file[2], *files[2];
-    Skerry__V1__Blob blob[2];
+    struct encoded encoded;
 };
 
 static void encode_init(struct encode_order *e, const char *spec)
 {
     order_init(&e->o, ENCODE, spec, &pictures, 1);
     skerry__v1__encode_task__init(&e->encode);
-    skerry__v1__network_input__init(&e->input);
+    encoded_order(&e->encoded, &e->o, false);
     e->o.range[0].count = PICTURES;
     e->encode.range = &e->o.range[0];
-    e->input.channels = 4;
-    e->input.side = 4;
-    for (int i = 0; i < 2; i++) {
-        skerry__v1__encoder_file__init(&e->file[i]);
-        skerry__v1__blob__init(&e->blob[i]);
-        e->blob[i].sha256 = (ProtobufCBinaryData){32, hashes[i]};
-        e->blob[i].size = sizes[i];
-        e->blob[i].url = (char *)(uintptr_t) "/v1/blobs/x";
-        e->file[i].part = SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE;
-        e->file[i].name = (char *)(uintptr_t)names[i];
-        e->file[i].blob = &e->blob[i];
-        e->files[i] = &e->file[i];
-    }
     e->o.task.encode = &e->encode;
-    e->o.task.input = &e->input;
-    e->o.task.encoders = e->files;
-    e->o.task.n_encoders = 2;
 }
 
 /* Sample i of the result: it is the picture's, with moments or with why it has none. */
@@ -152,26 +122,32 @@ static void what_it_cannot_encode(void **state)
     fails(&e.o, -ERR_FORMAT, "encode.range is of latents already");
 }
 
+/* Another job's replica goes where the VAE needs its memory. */
+static void beside_a_replica(void **state)
+{
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) {
+        struct encode_order e;
+        keep_replica(wide ? 64 << 20 : 1 << 10);
+        encode_init(&e, SPEC_OF("false"));
+        work_free(run(&e.o));
+        assert_int_equal(refusals, 0);
+        assert_int_equal(kept_replica_was_there(), wide);
+    }
+}
+
 static int begin(void **state)
 {
-    (void)setup(state);
+    (void)encoded_setup(state);
     pictures = shard_make(top, 9, PICTURES, 5, BAD);
     to_cache(pictures.path, pictures.sha256);
-    component_write_text(top, names[0], VAE);
-    component_write_weights(top, VAE, names[1], (struct made){0});
-    for (int i = 0; i < 2; i++) {
-        char *path = in(top, names[i]);
-        OK(hash_file(path, hashes[i], &sizes[i], err));
-        to_cache(path, hashes[i]);
-        mem_free(path);
-    }
     return 0;
 }
 
 static int end(void **state)
 {
     mem_free(pictures.path);
-    return teardown(state);
+    return encoded_teardown(state);
 }
 
 int main(void)
@@ -179,6 +155,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sample_in_its_place),
         cmocka_unit_test(what_it_cannot_encode),
+        cmocka_unit_test(beside_a_replica),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

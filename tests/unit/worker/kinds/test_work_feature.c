@@ -1,5 +1,5 @@
 /* FEATURE: rows of pixels, n-grams, states and columns. */
-#include "tests/unit/worker/partition_task.h"
+#include "tests/unit/worker/encoded_task.h"
 
 static void row(const struct features *f, uint32_t i, float *out)
 {
@@ -137,12 +137,30 @@ static void columns_of_the_dataset(void **state)
     fails(&o, -ERR_CONFIG, "no column 'clip'");
 }
 
+/* Another job's replica goes where the VAE needs its memory. */
+static void latents_beside_a_replica(void **state)
+{
+    struct order o;
+    struct encoded e;
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) {
+        keep_replica(wide ? 64 << 20 : 1 << 10);
+        order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE,
+                   ENCODED_SPEC("", "partition: {features: latents}\n"), images, 1);
+        encoded_order(&e, &o, false);
+        work_free(run(&o));
+        assert_int_equal(refusals, 0);
+        assert_int_equal(kept_replica_was_there(), wide);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pixels_of_images), cmocka_unit_test(pixels_of_no_image),
-        cmocka_unit_test(states_of_images), cmocka_unit_test(ngrams_of_texts),
-        cmocka_unit_test(states_of_texts),  cmocka_unit_test(columns_of_the_dataset),
+        cmocka_unit_test(pixels_of_images),         cmocka_unit_test(pixels_of_no_image),
+        cmocka_unit_test(states_of_images),         cmocka_unit_test(ngrams_of_texts),
+        cmocka_unit_test(states_of_texts),          cmocka_unit_test(columns_of_the_dataset),
+        cmocka_unit_test(latents_beside_a_replica),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, encoded_setup, encoded_teardown);
 }

@@ -1,5 +1,5 @@
 /* SAMPLE: the shape of the grid, texts that begin with their prompt, limits of the message. */
-#include "tests/unit/worker/partition_task.h"
+#include "tests/unit/worker/encoded_task.h"
 
 #define SAMPLE SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE
 
@@ -110,6 +110,92 @@ static void parts_draw_alike(void **state)
     work_free(whole);
 }
 
+/* ---- latents, beside a replica of another job ---- */
+
+#define PROMPT "a\nab"
+
+struct latents {
+    struct order o;
+    struct encoded encoded;
+    Skerry__V1__SampleTask t;
+    uint8_t version[32];
+};
+
+/* Draws two pictures, of captions or of classes, by the first version of a model. */
+static void latents_init(struct latents *l, bool captions)
+{
+    struct order first;
+    const char *spec = ENCODED_SPEC("", "");
+    order_init(&first, SKERRY__V1__TASK_KIND__TASK_KIND_INIT, spec, images, 1);
+    encoded_order(&l->encoded, &first, captions);
+    first.task.n_modules = 1;
+    struct work *w = run(&first);
+    const struct work_output *out = output_of(w, WORK_CONTRIBUTION);
+    memcpy(l->version, out->sha256, 32);
+    to_cache(out->path, l->version);
+    order_init(&l->o, SAMPLE, spec, images, 1);
+    encoded_order(&l->encoded, &l->o, captions);
+    sample_of_images(&l->t, 2);
+    if (captions)
+        l->t.prompt = (char *)(uintptr_t)PROMPT;
+    l->o.task.sample = &l->t;
+    l->o.task.n_modules = 1;
+    l->o.full.sha256 = l->o.module.sha256 = (ProtobufCBinaryData){32, l->version};
+    l->o.full.size = out->size;
+    work_free(w);
+}
+
+/* The text encoder is the first to need room. */
+static void captions_have_room(void **state)
+{
+    struct latents l;
+    (void)state;
+    latents_init(&l, true);
+    for (int wide = 0; wide < 2; wide++) {
+        keep_replica(wide ? 64 << 20 : 1 << 10);
+        work_free(run(&l.o));
+        assert_int_equal(refusals, 0);
+        assert_int_equal(kept_replica_was_there(), wide);
+    }
+}
+
+/* Opens the encoder of the job's set; the files are those of w, which has just run. */
+static void open_encoder(const struct work *w)
+{
+    uint8_t image[8 * 8 * 3] = {0};
+    uint16_t moments[2 * 4 * 4 * 4];
+    assert_non_null(w);
+    OK(encoders_images(engine->encoders[0], image, NULL, 1, moments, err));
+}
+
+/* There is a byte too little for all that drawing takes beside the encoder; the last of it is the
+ * decoder. */
+static void decoders_have_room(void **state)
+{
+    struct latents l;
+    (void)state;
+    latents_init(&l, false);
+    struct work *first = run(&l.o);
+    encoders_rest(engine);
+    open_encoder(first);
+    const uint64_t before = peak = given;
+    l.o.task.id = next_task++;
+    work_free(run(&l.o));
+    const uint64_t takes = peak - before;
+    keep_replica(PLENTY);
+    l.o.task.id = next_task++;
+    struct work *second = run(&l.o);
+    encoders_rest(engine);
+    open_encoder(second);
+    says = gives = given + takes - 1;
+    l.o.task.id = next_task++;
+    work_free(run(&l.o));
+    assert_int_equal(refusals, 0);
+    assert_false(kept_replica_was_there());
+    work_free(second);
+    work_free(first);
+}
+
 /* ---- the message ---- */
 
 static int check(Skerry__V1__SampleTask *t, struct err *err)
@@ -172,9 +258,10 @@ static void limits_of_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_grid),         cmocka_unit_test(texts_go_on_from_the_prompt),
-        cmocka_unit_test(parts_draw_alike), cmocka_unit_test(limits_of_images),
-        cmocka_unit_test(limits_of_texts),
+        cmocka_unit_test(the_grid),           cmocka_unit_test(texts_go_on_from_the_prompt),
+        cmocka_unit_test(parts_draw_alike),   cmocka_unit_test(limits_of_images),
+        cmocka_unit_test(limits_of_texts),    cmocka_unit_test(captions_have_room),
+        cmocka_unit_test(decoders_have_room),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, encoded_setup, encoded_teardown);
 }
