@@ -10,6 +10,11 @@
 #include "worker/train/island.h"
 #include "worker/train/plan.h"
 
+static bool yield_trainer(void *e)
+{
+    return trainers_yield(e);
+}
+
 int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err)
 {
     struct engine *e = mem_alloc(sizeof(*e));
@@ -23,7 +28,7 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct er
         return rc;
     }
     e->dev = island_device(e->island, 0);
-    e->replicas = replicas_new(e->island, e->state_dir, opt->memory_bytes);
+    e->replicas = replicas_new(e->island, e->state_dir, opt->memory_bytes, yield_trainer, e);
     *ret = e;
     return 0;
 }

@@ -39,6 +39,8 @@ struct replicas {
     struct island *is;
     char *dir;
     uint64_t max_bytes, tick;
+    replicas_more_fn *more;
+    void *more_arg;
     struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
     struct smaller smaller[SMALLER_MAX]; /* ring */
     unsigned n_smaller;
@@ -46,12 +48,15 @@ struct replicas {
     unsigned n_tried;
 };
 
-struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes)
+struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes,
+                              replicas_more_fn *more, void *arg)
 {
     struct replicas *rs = mem_alloc(sizeof(*rs));
     rs->is = is;
     rs->dir = str_dup(dir);
     rs->max_bytes = max_bytes;
+    rs->more = more;
+    rs->more_arg = arg;
     return rs;
 }
 
@@ -180,6 +185,11 @@ static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t n
             return empty;
         replica_release(oldest);
     }
+}
+
+static bool got_more(const struct replicas *rs)
+{
+    return rs->more && rs->more(rs->more_arg);
 }
 
 void replicas_yield(struct replicas *rs, uint64_t need)
@@ -441,6 +451,10 @@ static int plan_encoded(struct replicas *rs, const struct work *w, const struct 
     opt->fill &= encoders && !encoders->streamed && m->spec.n_shapes == 0;
     again = *opt;
     int rc = plan_all(rs, w, m, opt, ret, &why);
+    if (rc == -ENOMEM && got_more(rs)) {
+        *opt = again;
+        rc = plan_all(rs, w, m, opt, ret, &why);
+    }
     if (rc == -ENOMEM && encoders_can_stream(encoders)) {
         encoders_stream(encoders, true);
         again.fill = false;
@@ -467,8 +481,10 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
     if (rc != 0)
         return rc < 0 ? rc : 0;
     options_of(rs, w, NULL, &opt);
-    const struct phase_room room = phase_room_of(rs);
-    rc = phase_fit(&room, model, &opt, &plan, err);
+    do {
+        const struct phase_room room = phase_room_of(rs);
+        rc = phase_fit(&room, model, &opt, &plan, err);
+    } while (rc == -ENOMEM && got_more(rs));
     model_free(model);
     return rc;
 }

@@ -62,7 +62,11 @@ struct replica {
     bool compared;             /* with what a step took */
 };
 
-struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes);
+/* Lets go of other memory on the devices; false: there was none to let go of. */
+typedef bool replicas_more_fn(void *arg);
+/* more is called where a plan does not fit; NULL: nothing else is there. */
+struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes,
+                              replicas_more_fn *more, void *arg);
 void replicas_free(struct replicas *rs); /* accepts NULL */
 
 /* Lets go of what is kept between phases, the longest unused first, until other work has room for

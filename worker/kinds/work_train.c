@@ -23,7 +23,6 @@
 #include "worker/engine/replica.h"
 #include "worker/engine/snapshot.h"
 #include "worker/engine/task_experts.h"
-#include "worker/engine/trainers.h"
 #include "worker/net/distill.h"
 #include "worker/net/flops.h"
 #include "worker/engine/fragment.h"
@@ -140,8 +139,6 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     if (!replica_peek(e->replicas, w))
         encoders_rest(e);
     int rc = replica_plan(e->replicas, w, err);
-    if (rc == -ENOMEM && trainers_yield(e))
-        rc = replica_plan(e->replicas, w, err);
     if (rc == 0)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
     if (rc == 0 && t->moments && !replica_stands(e->replicas, w))

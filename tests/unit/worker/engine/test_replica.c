@@ -36,7 +36,7 @@ static void begin_on(struct rig *r, const char *devices, const char *job, uint64
     *r = (struct rig){.dir = scratch_new()};
     OK(island_open(devices, 0, &r->is, err));
     small_begin(island_device(r->is, 0), &r->ops, memory);
-    r->rs = replicas_new(r->is, r->dir, PLENTY);
+    r->rs = replicas_new(r->is, r->dir, PLENTY, NULL, NULL);
     skerry__v1__task__init(&r->task);
     skerry__v1__train_task__init(&r->train);
     for (size_t i = 0; i < COUNT(r->classes); i++)

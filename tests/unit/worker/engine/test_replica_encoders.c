@@ -94,7 +94,7 @@ static struct tried try_replica(const char *job, uint64_t memory, uint64_t bytes
     island_device(is, 0)->ops = &ops;
     real_encoders_open(real, is);
     struct encoders *enc = encoders_of(real, bytes);
-    struct replicas *rs = replicas_new(is, dir, UINT64_C(1) << 40);
+    struct replicas *rs = replicas_new(is, dir, UINT64_C(1) << 40, NULL, NULL);
     t.rc = replica_get(rs, &w, enc, &replica, &resumed, &at, &t.err);
     for (int k = 0; k < DEVICES; k++)
         t.opened[k] = real->ranks[k].opened;
@@ -149,6 +149,17 @@ static int card_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_tot
     return 0;
 }
 
+static uint64_t trainer_has; /* of the device's memory: what another job's trainer gives back */
+
+static bool end_trainer(void *arg)
+{
+    const bool has = trainer_has > 0;
+    (void)arg;
+    says += trainer_has;
+    trainer_has = 0;
+    return has;
+}
+
 /* Of a replica that was asked for on one device. */
 struct choice {
     int rc;
@@ -188,7 +199,7 @@ static struct choice choose(uint64_t memory, bool apart, uint64_t host)
     enc->sizes[false][NET_CAPTIONS] = (struct encoder_sizes){.device = 96 * MIB};
     enc->sizes[true][NET_CAPTIONS] =
         (struct encoder_sizes){.device = 8 * MIB, .host = host, .streamed = host, .pass = 4};
-    struct replicas *rs = replicas_new(is, dir, UINT64_C(1) << 40);
+    struct replicas *rs = replicas_new(is, dir, UINT64_C(1) << 40, end_trainer, NULL);
     got.rc = replica_get(rs, &w, enc, &replica, &resumed, &at, &got.err);
     got.streamed = enc->streamed;
     got.pieces = enc->tables[0].open != NULL;
@@ -229,6 +240,9 @@ static void test_streamed(void **state)
         strstr(c.err.msg, "with the frozen encoders' weights in the host's memory: training "));
     memory += 64 * MIB; /* the least with which they were streamed */
     assert_true(choose(memory, true, 90 * MIB).streamed);
+    trainer_has = 96 * MIB; /* it goes first */
+    c = choose(memory, true, 90 * MIB);
+    assert_true(c.rc == 0 && !c.streamed && c.pieces && trainer_has == 0);
     c = choose(memory, true, UINT64_C(1) << 50);
     assert_int_equal(c.rc, -ENOMEM);
     assert_null(strstr(c.err.msg, "host's memory"));

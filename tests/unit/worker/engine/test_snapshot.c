@@ -130,7 +130,7 @@ static void begin(struct rig *r, const char *up)
     OK(file_mkdirs(r->tmp, 0700, err));
     OK(cache_open(r->blobs, 0, &co.cache, err));
     OK(island_open("cpu", 1, &r->is, err));
-    r->rs = replicas_new(r->is, r->state, 1 << 30);
+    r->rs = replicas_new(r->is, r->state, 1 << 30, NULL, NULL);
     (void)snprintf(r->spec, sizeof(r->spec), SPEC, up);
     skerry__v1__task__init(&r->task);
     skerry__v1__train_task__init(&r->train);

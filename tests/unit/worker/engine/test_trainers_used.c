@@ -64,7 +64,7 @@ static void a_used_trainer_gives_no_version_0(void **state)
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     OK(island_open("cpu", 1, &e.island, err));
     e.dev = island_device(e.island, 0);
-    e.replicas = replicas_new(e.island, top, 0);
+    e.replicas = replicas_new(e.island, top, 0, NULL, NULL);
     puppet_speaks = speaks;
     puppet_stays = true;
     w.spec.trainer.command = (char *)(uintptr_t) "puppet";
