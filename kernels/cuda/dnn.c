@@ -3,8 +3,8 @@
 #include "common/base/base.h"
 
 enum {
-    /* Never dropped while the device lives: a captured graph may hold the code of any. */
-    PLANS = 256,
+    /* Enough for pictures of 16 shapes, in groups of four sizes, with 16 convolutions each. */
+    PLANS = 1024,
     ALIGN = 256,
     /* Before it the caller had to clear the sum of dq; 9.10.0 and .1 are known to be wrong. */
     OLDEST = 90600,
@@ -12,8 +12,11 @@ enum {
     WRONG_TO = 91001,
 };
 
+#define HELD UINT64_MAX
+
 struct entry {
     struct dnn_call call; /* kind and shape */
+    uint64_t used;        /* by tick; HELD: a captured graph may hold its code */
     struct dnn_plan plan;
     char why[160]; /* it is declined; "" for a plan */
 };
@@ -24,7 +27,7 @@ struct dnn {
     bool started;
     int version;
     char why_off[200], why[200];
-    uint64_t fused, own;
+    uint64_t fused, own, tick;
     int count;
     struct entry *entries[PLANS];
 };
@@ -106,6 +109,30 @@ static void plan(struct dnn *a, struct entry *e)
     (void)cudaGetLastError(); /* an engine that could not be loaded is no error of ours */
 }
 
+/* An entry without a plan, in place of the longest unused one if there are PLANS; NULL with a
+ * reason. */
+static struct entry *new_entry(struct dnn *a, const struct stream *s, const char **ret_why)
+{
+    struct entry *e = NULL;
+    if (a->count < PLANS) {
+        e = calloc(1, sizeof *e);
+        *ret_why = "no memory for a plan";
+        if (e)
+            a->entries[a->count++] = e;
+        return e;
+    }
+    for (int i = 0; i < PLANS; i++)
+        if (a->entries[i]->used != HELD && (!e || a->entries[i]->used < e->used))
+            e = a->entries[i];
+    *ret_why = "too many shapes";
+    if (!e)
+        return NULL;
+    (void)cudaStreamSynchronize(s->handle); /* its last run may still be on the way */
+    dnn_plan_drop(&a->api, &e->plan);
+    *e = (struct entry){0};
+    return e;
+}
+
 /* The plan for a shape, made when it is new; NULL with a reason. */
 static struct entry *find(struct dnn *a, const struct dnn_call *call, const struct stream *s,
                           const char **ret_why)
@@ -120,18 +147,20 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
     }
     if (!a->started)
         start(a);
-    *ret_why = !a->handle ? a->why_off : !e && a->count == PLANS ? "too many shapes" : NULL;
+    *ret_why = a->handle ? NULL : a->why_off;
     if (*ret_why)
         return NULL;
     if (!e) {
-        e = calloc(1, sizeof *e);
-        *ret_why = "no memory for a plan";
+        e = new_entry(a, s, ret_why);
         if (!e)
             return NULL;
-        a->entries[a->count++] = e;
         e->call = *call;
         plan(a, e);
     }
+    if (call->kind == DNN_SDPA || s->st->recording)
+        e->used = HELD;
+    else if (e->used != HELD)
+        e->used = ++a->tick;
     *ret_why = *e->why ? e->why : NULL;
     return *e->why ? NULL : e;
 }

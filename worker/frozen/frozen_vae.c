@@ -75,6 +75,19 @@ static int64_t area(const struct frozen_pass *p, int side)
     return (int64_t)height(p, side) * width(p, side);
 }
 
+/* Pictures to convolve, at least those of the group.  A card's library plans each number by itself,
+ * so there are few: what is too much is garbage in scratch, of which garbage is made. */
+static int rounded(const struct frozen_pass *p)
+{
+    const int group = p->f->opt.group;
+    int n = 1;
+    if (p->f->dev->unified)
+        return p->g->n;
+    while (n < p->g->n)
+        n *= 2;
+    return n < group ? n : group;
+}
+
 static void conv(struct frozen_pass *p, const struct frozen_product *c, void *y, const void *x,
                  int side, const struct how *how, const void *add)
 {
@@ -85,7 +98,7 @@ static void conv(struct frozen_pass *p, const struct frozen_product *c, void *y,
         .w = c->w,
         .bias = c->b,
         .add = add,
-        .B = p->g->n,
+        .B = rounded(p),
         .H = height(p, side),
         .W = width(p, side),
         .Cin = c->in,

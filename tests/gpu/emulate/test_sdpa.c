@@ -373,6 +373,39 @@ static void graphs_mean_convolution(void **state)
     close_pair(&d);
 }
 
+/* Shapes without end: convolutions go round, and what a graph may hold stays. */
+static void convolutions_without_end(void **state)
+{
+    enum { SIDES = 34, C = 8, T = 128, D = 16 };
+    struct devices d;
+    struct graph *graph;
+    struct attention_fwd f = {.B = 1, .T = T, .H = 1, .D = D, .dt = DT_BF16};
+    struct conv2d p = {.B = 1, .Cin = C, .Cout = C, .k = 1, .stride = 1, .dt = DT_BF16};
+    open_pair(&d, "");
+    f.qkv = guard_randn(3 * T * D, DT_BF16, 1);
+    f.o = guard_new(T * D * 2);
+    assert_int_equal(d.fast->ops->attention_fwd(d.fast, &f, NULL), 0);
+    p.x = guard_randn(SIDES * SIDES * C, DT_BF16, 1);
+    p.w = guard_randn(C * C, DT_BF16, 0.1f);
+    void *y = p.y = guard_new(SIDES * SIDES * C * 2);
+    for (int i = 0; i < 2 * SIDES * SIDES; i++) {
+        p.H = i / SIDES % SIDES + 1;
+        p.W = i % SIDES + 1;
+        assert_int_equal(d.fast->ops->conv2d_fwd(d.fast, &p, NULL), 0);
+    }
+    assert_int_equal(use_of(&d).own, 0);
+    void *want = p.y = guard_new(SIDES * SIDES * C * 2);
+    assert_int_equal(d.ref->ops->conv2d_fwd(d.ref, &p, NULL), 0);
+    guard_close("y", y, want, SIDES * SIDES * C, DT_BF16, 1e-5f, 1.0f / 128);
+    assert_int_equal(d.fast->ops->graph_begin(d.fast, NULL, NULL), 0);
+    assert_int_equal(d.fast->ops->attention_fwd(d.fast, &f, NULL), 0);
+    assert_int_equal(d.fast->ops->graph_end(d.fast, NULL, &graph, NULL), 0);
+    d.fast->ops->graph_free(d.fast, graph);
+    assert_int_equal(use_of(&d).own, 0);
+    guard_check_all();
+    close_pair(&d);
+}
+
 int main(void)
 {
     setenv("SKERRY_EMULATE_SDPA_LOG", LOG_NAME, 1);
@@ -380,7 +413,7 @@ int main(void)
         cmocka_unit_test(graphs_mean_attention),   cmocka_unit_test(some_are_declined),
         cmocka_unit_test(masks_of_our_own),        cmocka_unit_test(refusals_fall_back),
         cmocka_unit_test(own_on_request),          cmocka_unit_test(recorded),
-        cmocka_unit_test(graphs_mean_convolution),
+        cmocka_unit_test(graphs_mean_convolution), cmocka_unit_test(convolutions_without_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,12 +79,57 @@ static void pictures_come_back_as_bytes(void **state)
     put_away(&b);
 }
 
+static const struct kernel_ops *plain;
+static unsigned seen; /* bits: numbers of pictures */
+
+static int see_conv(struct device *dev, const struct conv2d *p, struct stream *s)
+{
+    seen |= p->dt == DT_BF16 ? 1u << p->B : 0;
+    return plain->conv2d_fwd(dev, p, s);
+}
+
+/* On a card a number of pictures is 1, 2, 4 or a group, with the same results. */
+static void cards_plan_few_numbers(void **state)
+{
+    struct bench b;
+    struct kernel_ops ops;
+    _Alignas(64) uint8_t here[MOST], card[MOST];
+    load_up(&b, VAE(""), "cpu", 2);
+    ops = *(plain = b.dev->ops);
+    ops.conv2d_fwd = see_conv;
+    b.dev->ops = &ops;
+    for (int part = FROZEN_ENCODE; part <= FROZEN_DECODE; part++) {
+        const struct frozen_options opt = options((enum frozen_part)part, DT_BF16, 6);
+        unsigned of_card = 0;
+        frozen_close(b.f);
+        OK(frozen_open(b.dev, b.c, &opt, &b.f, err));
+        for (int n = 1; n <= 6; n++) {
+            struct frozen_io io = inputs(&b, opt.part, here);
+            seen = 0;
+            OK(frozen_run(b.f, &io, n, err));
+            assert_int_equal(seen, 1u << n);
+            io.out = card;
+            memset(card, 0xee, sizeof card);
+            memset(here + n * frozen_out_bytes(b.f), 0xee, 64); /* nor is more written */
+            b.dev->unified = false;
+            OK(frozen_run(b.f, &io, n, err));
+            b.dev->unified = true;
+            assert_memory_equal(card, here, n * frozen_out_bytes(b.f) + 64);
+            of_card |= seen & ~(1u << n);
+        }
+        assert_int_equal(of_card, 1u << 4 | 1u << 6);
+    }
+    b.dev->ops = plain;
+    put_away(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pictures_have_any_shape),
         cmocka_unit_test(rectangles_are_near_the_reference),
         cmocka_unit_test(pictures_come_back_as_bytes),
+        cmocka_unit_test(cards_plan_few_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
