@@ -62,6 +62,17 @@ check-emulated: check-step-emulated
 check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
 	@$(EMU_ENV) $(EMU)/test_step
 
+# ---- a card that is short of memory --------------------------------------
+$(EMU)/test_short.o: tests/gpu/emulate/test_short.c $(STAMP)
+	$(EMU_CC) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU)/test_short: $(EMU)/test_short.o $(EMU_OBJ) $(LIBS_kernels)
+	$(call EMU_LD,,$(LINK_kernels))
+
+.PHONY: check-short-emulated
+check-emulated: check-short-emulated
+check-short-emulated: $(EMU)/test_short $(EMU)/libcublasLt.so.13
+	@rm -rf $(EMU)/short; $(EMU_ENV) XDG_CACHE_HOME=$(abspath $(EMU))/short $(EMU)/test_short
+
 # ---- the communicator of cards against a stand-in for NCCL ---------------
 NCCL_TEST := $(O)/emulate-nccl
 NCCL_SRC := kernels/device/comm_open.c kernels/cpu/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib/lib.c \

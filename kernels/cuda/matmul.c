@@ -502,6 +502,7 @@ struct trial {
     struct matmul mm;
     void *memory;
     cudaEvent_t clock[2];
+    int rc; /* the last failure that is not an algorithm's, such as a lack of memory */
 };
 
 /* False: there is no room for one. */
@@ -541,6 +542,7 @@ static float time_runs(struct device *dev, struct lt *lt, struct plan *p, int al
     int rc = 0;
     for (int i = 0; i < runs && rc == 0 && status == CUBLAS_STATUS_SUCCESS; i++)
         rc = run_way(dev, lt, p, algo, &t->mm, s, &status);
+    t->rc = rc < 0 ? rc : t->rc;
     if (e == cudaSuccess)
         e = cudaEventRecord(t->clock[1], s->handle);
     if (e == cudaSuccess)
@@ -598,9 +600,10 @@ static float time_way(struct device *dev, struct lt *lt, struct plan *p, struct 
 }
 
 /* Settles on the fastest way and algorithm; on the first that is taken where none can be timed.
- * Of ways that differ in the bias alone the first that is taken is timed. */
-static void tune(struct device *dev, struct lt *lt, struct plan *p, const struct matmul *mm,
-                 struct stream *s)
+ * Of ways that differ in the bias alone the first that is taken is timed.  Fails where none has the
+ * memory to run: the next call asks again. */
+static int tune(struct device *dev, struct lt *lt, struct plan *p, const struct matmul *mm,
+                struct stream *s)
 {
     struct trial t;
     cublasLtMatmulAlgo_t algo;
@@ -620,13 +623,17 @@ static void tune(struct device *dev, struct lt *lt, struct plan *p, const struct
         }
     }
     trial_free(&t);
+    if (chosen == WAY_OWN && t.rc < 0)
+        return t.rc;
+    p->timed = true;
     if (!ok || !make_way(lt, p, chosen)) {
         decide(lt, p, WAY_FUSED);
-        return;
+        return 0;
     }
     p->algos[0] = algo;
     if (chosen != WAY_OWN)
         ways_add(lt->ways, &p->key, sizeof p->key, (int)chosen, &algo, sizeof algo);
+    return 0;
 }
 
 static bool declined(cublasStatus_t status)
@@ -664,8 +671,6 @@ int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
     struct plan *p = find_plan(lt, mm, !s->st->recording);
     if (!p || (!p->timed && s->st->recording))
         return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
-    if (!p->timed)
-        tune(dev, lt, p, mm, s);
-    p->timed = true;
-    return run_plan(dev, lt, p, mm, s);
+    int rc = p->timed ? 0 : tune(dev, lt, p, mm, s);
+    return rc < 0 ? rc : run_plan(dev, lt, p, mm, s);
 }

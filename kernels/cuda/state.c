@@ -53,16 +53,23 @@ static bool pageable(const void *host)
     return true;
 }
 
-static cudaError_t stages_new(struct cuda_state *st)
+/* -ENOMEM: the host has no memory to pin, which is no lasting error. */
+static int stages_new(struct cuda_state *st)
 {
     cudaError_t e = cudaSuccess;
     for (int i = 0; i < CUDA_STAGES && e == cudaSuccess; i++) {
-        if (!st->stage[i])
-            e = cudaHostAlloc((void **)&st->stage[i], CUDA_STAGE_BYTES, cudaHostAllocDefault);
-        if (e == cudaSuccess && !st->stage_free[i])
+        void *p = st->stage[i];
+        if (!p)
+            e = cudaHostAlloc(&p, CUDA_STAGE_BYTES, cudaHostAllocDefault);
+        if (e != cudaSuccess) {
+            (void)cudaGetLastError();
+            return e == cudaErrorMemoryAllocation ? -ENOMEM : cuda_check(st, e);
+        }
+        st->stage[i] = p;
+        if (!st->stage_free[i])
             e = cudaEventCreateWithFlags(&st->stage_free[i], cudaEventDisableTiming);
     }
-    return e;
+    return cuda_check(st, e);
 }
 
 /* The next stage, once the copy that used it has ended. */
@@ -76,7 +83,7 @@ static cudaError_t stage_take(struct cuda_state *st, int *ret)
 static cudaError_t upload(struct cuda_state *st, char *dst, const char *src, size_t bytes,
                           cudaStream_t s)
 {
-    cudaError_t e = stages_new(st);
+    cudaError_t e = cudaSuccess;
     for (size_t at = 0; at < bytes && e == cudaSuccess; at += CUDA_STAGE_BYTES) {
         size_t n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
         int i;
@@ -95,7 +102,7 @@ static cudaError_t upload(struct cuda_state *st, char *dst, const char *src, siz
 static cudaError_t download(struct cuda_state *st, char *dst, const char *src, size_t bytes,
                             cudaStream_t s)
 {
-    cudaError_t e = stages_new(st);
+    cudaError_t e = cudaSuccess;
     int before = 0;
     size_t before_bytes = 0;
     char *before_at = NULL;
@@ -130,10 +137,13 @@ int cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes, enum
         return 0;
     if (st->recording && kind != COPY_DEVICE)
         return cuda_check(st, cudaErrorStreamCaptureUnsupported);
-    if (kind == COPY_TO_DEVICE && pageable(src))
-        return cuda_check(st, upload(st, dst, src, bytes, s->handle));
-    if (kind == COPY_FROM_DEVICE && pageable(dst))
-        return cuda_check(st, download(st, dst, src, bytes, s->handle));
+    if (kind != COPY_DEVICE && pageable(kind == COPY_TO_DEVICE ? src : dst)) {
+        int rc = stages_new(st);
+        if (rc < 0)
+            return rc;
+        return cuda_check(st, kind == COPY_TO_DEVICE ? upload(st, dst, src, bytes, s->handle)
+                                                     : download(st, dst, src, bytes, s->handle));
+    }
     enum cudaMemcpyKind how = kind == COPY_TO_DEVICE     ? cudaMemcpyHostToDevice
                               : kind == COPY_FROM_DEVICE ? cudaMemcpyDeviceToHost
                                                          : cudaMemcpyDeviceToDevice;

@@ -15,6 +15,9 @@ void emu_do(void (*run)(void *arg), const void *arg, size_t bytes);
 int emu_launches(void);
 int emu_works(void);
 
+/* From now on allocations of so many bytes and more fail, on the card and of pinned memory. */
+void emu_refuse(size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -20,6 +20,7 @@ struct CUgraph_st {
 
 static struct CUgraph_st *capture; /* in progress */
 static int launches, works;
+static size_t refused = ((size_t)1 << 30) + 1;
 
 void emu_do(void (*run)(void *arg), const void *arg, size_t bytes)
 {
@@ -42,6 +43,10 @@ int emu_launches(void)
 int emu_works(void)
 {
     return works;
+}
+void emu_refuse(size_t bytes)
+{
+    refused = bytes;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
@@ -143,7 +148,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     if (capture)
         return cudaErrorStreamCaptureUnsupported;
-    *p = bytes <= (size_t)1 << 30 ? aligned_alloc(256, (bytes + 511) / 256 * 256) : NULL;
+    *p = bytes < refused ? aligned_alloc(256, (bytes + 511) / 256 * 256) : NULL;
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void *p)
