@@ -1,4 +1,5 @@
-"""`make bench` when its time is used up: it gives up figures that do not end, with the reason, and ends their processes."""
+"""`make bench` and bench-card when their time is used up: they give up figures that do not end, with the reason, and end
+their processes."""
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from common import children_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
 import bench  # noqa: E402
+import card  # noqa: E402
 
 PEER = """#!{python}
 import os, signal, sys, time
@@ -75,3 +77,11 @@ def test_a_program_without_an_end(fig, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.count("not measured: ") == 2 and "0 of 2 figures hold" in said
     assert "not measured: a: not measured within its 4 s" in said
+
+
+def test_a_figure_of_a_card(capsys):
+    assert card.run(["sleep", "1000"], 0.1) is None and card.run(["/nowhere/at-all"], 5) is None
+    assert card.run(["echo", "a figure"], 5) == "a figure\n"
+    said = capsys.readouterr().err
+    assert "timed out" in said and "/nowhere/at-all" in said
+    assert not children_of(os.getpid())
