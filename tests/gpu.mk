@@ -2,7 +2,7 @@
 # docs/gpu-results.md has what was measured.
 .PHONY: gpu-tests gpu-bundle gpu-dry-run
 GPU := $(O)/gpu
-CHECK_NAMES := $(GPU_TEST_NAMES) comm contribute_card
+CHECK_NAMES := $(GPU_TEST_NAMES) comm contribute_card frozen_stream islands
 GPU_OBJ := $(CHECK_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
            $(if $(filter 1,$(CUDA)),$(GPU)/guard_card.o)
 GPU_CHOICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='guard_device()' -DCARD_DEVICE='guard_device()')
@@ -11,7 +11,7 @@ $$(GPU)/test_%.o: $(1)/test_%.c $$(STAMP) | $$(PB_H)
 	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_CHOICE) -Dmain=main_$$* $$(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $$@ $$<
 endef
-$(foreach d,tests/unit/kernels tests/unit/worker/engine tests/gpu,$(eval $(call gpu_test,$(d))))
+$(foreach d,tests/unit/kernels tests/unit/worker/engine tests/unit/worker/frozen tests/gpu,$(eval $(call gpu_test,$(d))))
 $(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(CHECK_NAMES),TEST($(t)))'
 $(GPU)/%.o: tests/gpu/%.c $(STAMP) tests/gpu.mk
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

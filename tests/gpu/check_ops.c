@@ -2,14 +2,23 @@
  *
  *     check_ops                 all tests
  *     check_ops adaln matmul    some of them
+ *     check_ops adaln:NAME      one function of a test
  *     check_ops list            their names
  *     check_ops bench           the benchmarks; each figure is a line of JSON
  *
  * SKERRY_DEVICE=cpu: with the CPU in the card's place, but for what only a card has. */
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/device/device.h"
 
 /* TESTS: TEST(name) for each test of the kernels in CHECK_NAMES of tests/gpu.mk. */
 #define TEST(name) int main_##name(void);
@@ -37,13 +46,18 @@ static bool is_cards(const char *name)
 static bool runs_here(const char *name)
 {
     const char *device = getenv("SKERRY_DEVICE");
-    return !device || strcmp(device, "cpu") != 0 || !is_cards(name);
+    if (device && strcmp(device, "cpu") == 0)
+        return !is_cards(name);
+    return !HAVE_CUDA || strcmp(name, "islands") != 0 || device_cards() > 1;
 }
 
+/* TEST or TEST:FUNCTION. */
 static int run(const char *name)
 {
+    const size_t len = strcspn(name, ":");
+    cmocka_set_test_filter(name[len] ? name + len + 1 : NULL);
     for (int i = 0; i < COUNT; i++)
-        if (strcmp(tests[i].name, name) == 0)
+        if (strlen(tests[i].name) == len && memcmp(tests[i].name, name, len) == 0)
             return tests[i].run();
     fprintf(stderr, "check_ops: unknown test '%s'\n", name);
     return 1;
