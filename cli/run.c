@@ -112,8 +112,8 @@ static int on_poll(void *arg, const json_t *job)
 /* Says that a card is not used: the sentence with the reason is in the worker's log. */
 static void say_card(const struct run *run, const json_t *worker)
 {
-    if (run->swarm.device || run->swarm.trainers || !file_exists("/dev/nvidiactl") ||
-        str_starts(cli_str(worker, "device", "cuda"), "cuda"))
+    if (run->swarm.device || run->swarm.extra.n > 0 || run->swarm.trainers ||
+        !file_exists("/dev/nvidiactl") || str_starts(cli_str(worker, "device", "cuda"), "cuda"))
         return;
     moving_clear();
     fprintf(stderr, "skerry: a card is here and not used: `skerry doctor` says why\n");

@@ -396,6 +396,8 @@ void job_file_say_left(const struct job_file *job)
                 job_is_text(&job->spec)
                     ? "only files .txt .jsonl (.zst .gz) .bin in the folder itself are read, and "
                       "those in folders inside by a pattern such as DIR/*/*.txt"
+                : strstr(left, "beside the tars")
+                    ? "where there are tars only these are read: move them for the folders' images"
                     : "only files .jpg .jpeg .png .webp are read, in one folder for each class");
 }
 

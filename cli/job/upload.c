@@ -63,6 +63,11 @@ int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYT
     return rc;
 }
 
+static bool is_interrupted(void *arg)
+{
+    return cli_interrupted;
+}
+
 int upload_file(struct cli *cli, const char *path, const char *what, bool progress, json_t **ret,
                 struct err *err)
 {
@@ -73,7 +78,7 @@ int upload_file(struct cli *cli, const char *path, const char *what, bool progre
     const bool large = progress && file_size(path, &size, NULL) == 0 && size >= LARGE_BYTES;
     if (large)
         fprintf(stderr, "reading %s (%s)\n", what, str_human_bytes(size, human));
-    int rc = hash_file(path, sha256, &size, err);
+    int rc = hash_file_until(path, is_interrupted, NULL, sha256, &size, err);
     if (rc == 0)
         rc = upload_blob(cli, path, sha256, size, what, large, NULL, err);
     moving_clear();

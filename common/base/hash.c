@@ -46,8 +46,8 @@ void hash_sha256(const void *data, size_t len, uint8_t out[HASH_BYTES])
     must(gnutls_hash_fast(GNUTLS_DIG_SHA256, data, len, out), "sha256");
 }
 
-static int hash_pieces(const char *path, const atomic_bool *stop, uint8_t out[HASH_BYTES],
-                       uint64_t *ret_size, struct err *err)
+static int hash_pieces(const char *path, bool (*stop)(void *arg), void *arg,
+                       uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err)
 {
     enum { PIECE = 256 * 1024 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -64,8 +64,8 @@ static int hash_pieces(const char *path, const atomic_bool *stop, uint8_t out[HA
             continue;
         if (n < 0)
             rc = err_errno(err, "cannot read %s", path);
-        else if (stop && atomic_load(stop))
-            rc = err_set(err, -ERR_CANCELLED, "cancelled");
+        else if (stop && stop(arg))
+            rc = err_set(err, -ERR_CANCELLED, "interrupted");
         if (n == 0 || rc < 0)
             break;
         hash_update(&h, piece, (size_t)n);
@@ -84,13 +84,13 @@ static int hash_pieces(const char *path, const atomic_bool *stop, uint8_t out[HA
 
 int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err)
 {
-    return hash_pieces(path, NULL, out, ret_size, err);
+    return hash_pieces(path, NULL, NULL, out, ret_size, err);
 }
 
-int hash_file_until(const char *path, const atomic_bool *stop, uint8_t out[HASH_BYTES],
-                    struct err *err)
+int hash_file_until(const char *path, bool (*stop)(void *arg), void *arg, uint8_t out[HASH_BYTES],
+                    uint64_t *ret_size, struct err *err)
 {
-    return hash_pieces(path, stop, out, NULL, err);
+    return hash_pieces(path, stop, arg, out, ret_size, err);
 }
 
 void hash_hmac(const void *key, size_t key_len, const void *data, size_t len,

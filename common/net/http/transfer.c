@@ -228,10 +228,10 @@ static void retry_later(struct transfer *t, const struct err *err)
     uint64_t reached = t->kind == TRANSFER_GET ? t->offset : t->sent_from;
     const uint64_t now = loop_now_ms(x->loop);
     t->tries = reached > t->best ? 1 : t->told_to_wait ? t->tries : t->tries + 1;
-    if (reached > t->best) {
+    if (reached > t->best)
         t->best = reached;
+    if (t->tries <= 1) /* the first failure in a row, however long the attempt was */
         t->best_ms = now;
-    }
     const bool spent = t->tries >= x->o.max_tries && now - t->best_ms >= x->o.patience_ms;
     if (t->kind == TRANSFER_CALL || (spent && !t->told_to_wait)) {
         finish(t, err->code, err->msg);
@@ -259,11 +259,17 @@ static void retry_later(struct transfer *t, const struct err *err)
 
 /* ---- verification ---- */
 
+static bool is_cancelled(void *arg)
+{
+    const struct transfer_verify *v = arg;
+    return atomic_load(&v->cancelled);
+}
+
 /* True if another transfer to the same path ended first, with the same bytes. */
-static bool is_there(const struct transfer_verify *v)
+static bool is_there(struct transfer_verify *v)
 {
     uint8_t got[HASH_BYTES];
-    return hash_file_until(v->path, &v->cancelled, got, NULL) == 0 &&
+    return hash_file_until(v->path, is_cancelled, v, got, NULL, NULL) == 0 &&
            memcmp(got, v->sha256, sizeof(got)) == 0;
 }
 
@@ -281,7 +287,7 @@ static int verify(void *arg)
 {
     struct transfer_verify *v = arg;
     uint8_t got[HASH_BYTES];
-    int rc = v->has_sha256 ? hash_file_until(v->part, &v->cancelled, got, &v->err) : 0;
+    int rc = v->has_sha256 ? hash_file_until(v->part, is_cancelled, v, got, NULL, &v->err) : 0;
     if (rc == -ENOENT && is_there(v))
         return 0;
     if (rc == 0 && v->has_sha256 && memcmp(got, v->sha256, sizeof(got)) != 0) {

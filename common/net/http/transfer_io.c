@@ -62,14 +62,26 @@ static const char *header_of(const struct transfer *t, const char *name)
     return curl_easy_header(t->easy, name, 0, CURLH_HEADER, -1, &h) == CURLHE_OK ? h->value : NULL;
 }
 
-/* Keeps what says which version of the file this is: a strong ETag, else the date. */
-static void keep_version(struct transfer *t)
+/* What says which version of the file this is: a strong ETag, else the date; NULL: nothing. */
+static const char *version_of(const struct transfer *t)
 {
     const char *tag = header_of(t, "ETag");
-    if (!tag || *tag != '"')
-        tag = header_of(t, "Last-Modified");
-    if (!tag || !str_copy(t->version, sizeof(t->version), tag))
+    return tag && *tag == '"' ? tag : header_of(t, "Last-Modified");
+}
+
+static void keep_version(struct transfer *t)
+{
+    const char *version = version_of(t);
+    if (!version || !str_copy(t->version, sizeof(t->version), version))
         t->version[0] = '\0';
+}
+
+/* Is the rest that comes of another version, by a server that does not heed If-Range? */
+static bool is_of_another(const struct transfer *t)
+{
+    const char *version = t->has_sha256 || !t->version[0] ? NULL : version_of(t);
+    const bool alike = version && (*version == '"') == (t->version[0] == '"');
+    return alike && strcmp(version, t->version) != 0;
 }
 
 /* If the server sends the whole file, whatever was asked for, begins again. */
@@ -78,7 +90,8 @@ static int on_first_bytes(struct transfer *t, long status)
     unsigned long long from;
     if (t->resumed && status == 206) {
         const char *range = header_of(t, "Content-Range");
-        t->elsewhere = !range || sscanf(range, "bytes %llu-", &from) != 1 || from != t->offset;
+        t->elsewhere = !range || sscanf(range, "bytes %llu-", &from) != 1 || from != t->offset ||
+                       is_of_another(t);
     } else if (t->resumed) {
         if (ftruncate(t->fd, 0) < 0)
             return -errno;

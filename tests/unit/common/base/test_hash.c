@@ -34,6 +34,11 @@ static void known_answers(void **state)
     hash_release(&h);
 }
 
+static bool is_set(void *arg)
+{
+    return *(const bool *)arg;
+}
+
 static void files(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "f");
@@ -44,12 +49,13 @@ static void files(void **state)
     hash_sha256("abc", 3, want);
     assert_memory_equal(out, want, sizeof(out));
     assert_int_equal(size, 3);
-    atomic_bool stop = false;
+    bool stop = false;
     memset(out, 0, sizeof(out));
-    OK(hash_file_until(path, &stop, out, err));
+    OK(hash_file_until(path, is_set, &stop, out, &size, err));
     assert_memory_equal(out, want, sizeof(out));
-    atomic_store(&stop, true);
-    assert_int_equal(hash_file_until(path, &stop, out, NULL), -ERR_CANCELLED);
+    assert_int_equal(size, 3);
+    stop = true;
+    assert_int_equal(hash_file_until(path, is_set, &stop, out, NULL, NULL), -ERR_CANCELLED);
     FAILS(hash_file("/nonexistent/x", out, NULL, err), "/nonexistent/x");
     mem_free(path);
     scratch_free(dir);
