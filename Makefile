@@ -4,9 +4,12 @@ CUDA  ?= auto
 V     ?= 0
 BUILD_DIR ?= build
 PREFIX ?= /usr/local
-# nvcc is looked for in its usual place, then on the PATH.
+# CUDA's toolkit is looked for in its usual place, then by an nvcc on the PATH: one of CUDA 12 or newer
+# with its headers beside it, which those of distributions and of conda often are not.
 ifndef CUDA_HOME
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(or $(wildcard /usr/local/cuda/bin/nvcc),$(realpath $(shell command -v nvcc)),/usr/local/cuda/bin/nvcc))
+NVCC_FOUND := $(if $(wildcard /usr/local/cuda/bin/nvcc),,$(realpath $(shell command -v nvcc)))
+CUDA_HOME := $(if $(shell $(if $(NVCC_FOUND),$(NVCC_FOUND) --version | grep -E 'release (1[2-9]|[2-9][0-9])')),$(patsubst %/bin/nvcc,%,$(NVCC_FOUND)))
+CUDA_HOME := $(or $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(CUDA_HOME)),/usr/local/cuda)
 endif
 CUDA_ARCHS ?= 80 90
 ifeq ($(origin CC),default)
@@ -22,7 +25,7 @@ MAKEFLAGS += --no-builtin-rules
 
 ifeq ($(CUDA),auto)
 override CUDA := $(if $(wildcard $(NVCC)),1,0)
-SAY_CUDA := $(if $(filter 0,$(CUDA)),@echo 'no nvcc at $(NVCC): these programs cannot use GPUs (CUDA_HOME=DIR names a toolkit; CUDA=0 says that it is meant)')
+SAY_CUDA := $(if $(filter 0,$(CUDA)),@echo 'no nvcc at $(NVCC)$(if $(NVCC_FOUND), ($(NVCC_FOUND) is not of a whole toolkit of CUDA 12 or newer)): these programs cannot use GPUs (CUDA_HOME=DIR names a toolkit; CUDA=0 says that it is meant)')
 endif
 ifneq ($(filter-out 0 1,$(CUDA)),)
 $(error CUDA must be auto, 0 or 1)

@@ -431,7 +431,7 @@ static void blank_variable(char *item)
     item[value ? value + 1 - item : 0] = '\0';
 }
 
-static void blank_url(char *url)
+void job_blank_url(char *url)
 {
     url[strcspn(url, "?#")] = '\0';
     char *host = strstr(url, "://"), *end;
@@ -521,7 +521,7 @@ static char *write_blanked(char *text, const char *path, void (*blank)(char *ite
 char *job_without_secrets(const char *text)
 {
     char *whole = write_blanked(str_dup(text), "trainer.env", blank_variable);
-    return write_blanked(whole, "data.url", blank_url);
+    return write_blanked(whole, "data.url", job_blank_url);
 }
 
 void job_release(struct job_spec *spec)

@@ -324,6 +324,8 @@ int job_write_fragments(const char *text, int fragments, int delay, double mix, 
  * names without their values, and data.url neither queries nor what is before an @.  Empty if the
  * text cannot be read.  The caller frees it. */
 char *job_without_secrets(const char *text);
+/* Shortens one address in the same way, in place. */
+void job_blank_url(char *url);
 
 /* Does the model read latents, rather than pixels?  Captions, rather than classes or neither? */
 static inline bool job_has_latents(const struct job_spec *s)

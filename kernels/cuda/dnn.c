@@ -3,8 +3,8 @@
 #include "common/base/base.h"
 
 enum {
-    /* Enough for pictures of 16 shapes, in groups of four sizes, with 16 convolutions each. */
-    PLANS = 1024,
+    /* Enough for pictures of 17 shapes, in groups of four sizes, with 19 convolutions each. */
+    PLANS = 2048,
     ALIGN = 256,
     /* Before it the caller had to clear the sum of dq; 9.10.0 and .1 are known to be wrong. */
     OLDEST = 90600,

@@ -1,6 +1,6 @@
 /* cuDNN 9 for a device, through the backend API of libcudnn.so.9, which is opened with the first
  * operation that it could take.  A plan is made at the first call with a shape, which takes up to
- * a second.  Of 1024 shapes the longest unused convolution goes for the next one; attention stays,
+ * a second.  Of 2048 shapes the longest unused convolution goes for the next one; attention stays,
  * and whatever was recorded.
  *
  * Calls that it declines (by its version, the shape, no engine, an execution that it refuses) go

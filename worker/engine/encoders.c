@@ -493,13 +493,24 @@ static void close_networks(struct encoders *enc)
     drop_host(enc);
 }
 
-void encoders_rest(struct engine *e)
+/* Closes the networks of unused sets, from this one on. */
+static void rest_from(struct engine *e, int first)
 {
-    for (int i = 0; i < ENGINE_ENCODERS; i++)
+    for (int i = first; i < ENGINE_ENCODERS; i++)
         if (e->encoders[i] && e->encoders[i]->users == 1) {
             close_networks(e->encoders[i]);
             encoders_stream(e->encoders[i], false);
         }
+}
+
+void encoders_rest(struct engine *e)
+{
+    rest_from(e, 0);
+}
+
+void encoders_yield(struct engine *e)
+{
+    rest_from(e, 1);
 }
 
 /* ---- weights in the host's memory ---- */

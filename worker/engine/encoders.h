@@ -81,6 +81,8 @@ void encoders_drop(struct encoders *enc);             /* accepts NULL */
  * until they are asked for again.  A plan counts those of its own set, and those of another job are
  * in its way. */
 void encoders_rest(struct engine *e);
+/* The same, but for the set of the newest task that has any. */
+void encoders_yield(struct engine *e);
 /* Bytes of tables[0].bytes that lie on the first device already. */
 uint64_t encoders_there(const struct encoders *enc); /* accepts NULL */
 /* Bytes of a part that does not lie on the first device yet; 0: it does, or the job has none. */

@@ -74,6 +74,8 @@ void engine_room(struct engine *e, uint64_t bytes)
         engine_keep(e, NULL, NULL);
     replicas_yield(e->replicas, bytes);
     if (lacks(e, bytes))
+        encoders_yield(e);
+    if (lacks(e, bytes))
         (void)trainers_yield(e);
 }
 

@@ -12,6 +12,8 @@
 #include "worker/net/dit_rows.h"
 #include "worker/net/flow_matching.h"
 #include "worker/net/image_net.h"
+#include "worker/order/task_model.h"
+#include "worker/train/train.h"
 
 #define STREAM_ORACLE 0x6f7261636c65ULL
 #define GROUPS_BYTES (256u << 20) /* most bytes of all groups of an evaluation */
@@ -274,6 +276,19 @@ static int open_mix(struct mixture *m, struct err *err)
     return mix_new(&opt, &experts, &m->mix, err);
 }
 
+/* Makes room for an expert, and for the decoder of what they draw, which comes last. */
+static void make_room(struct engine *e, const struct work *w, int batch)
+{
+    struct train_options train;
+    struct model *model = NULL;
+    train_options_from_job(&w->spec, false, 0, 0, &train);
+    if (task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &model, NULL) < 0)
+        return; /* which is told when they are opened */
+    engine_room(e, experts_bytes(model, batch, net_dtype(e->dev, train.precision)) +
+                       (w->task->sample ? encoders_missing(e->encoders[0], FROZEN_DECODE) : 0));
+    model_free(model);
+}
+
 int mixture_open(struct engine *e, struct work *w, const struct mixture_options *opt,
                  struct mixture **ret, struct err *err)
 {
@@ -289,6 +304,8 @@ int mixture_open(struct engine *e, struct work *w, const struct mixture_options 
     m->experts.doing = opt->doing;
     if (rc == 0)
         rc = open_router(m, e, err);
+    if (rc == 0 && !t->remote)
+        make_room(e, w, batch);
     if (rc == 0 && !t->remote)
         rc = task_experts_open(&m->experts, e, e->dev, batch, t->memory_bytes, err);
     if (rc == 0)

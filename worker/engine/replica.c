@@ -677,6 +677,20 @@ static int save(struct replicas *rs, struct replica *r, const struct work *w, co
     return checkpoint_save(r->trainer, path, pairs, sizeof(pairs) / sizeof(pairs[0]), local, err);
 }
 
+/* Does the checkpoint stand at the step, in a job of this text?  Earlier releases noted no text. */
+static bool stands_at(const char *path, const struct replica *r, uint64_t step)
+{
+    struct st st = {0};
+    uint64_t at;
+    if (st_open(path, &st, NULL) < 0)
+        return false;
+    const char *spec = checkpoint_pair(&st, "spec");
+    const bool stands = st_meta_number(&st, path, "skerry.step", &at, NULL) == 0 && at == step &&
+                        (!spec || strtoull(spec, NULL, 10) == r->spec);
+    st_release(&st);
+    return stands;
+}
+
 /* Is the file a checkpoint from rounds that are over by now? */
 static bool is_left_behind(const char *path, uint32_t round)
 {
@@ -718,8 +732,13 @@ int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *
 
 int replica_save_end(struct replicas *rs, struct replica *r, const struct work *w, struct err *err)
 {
-    /* Every phase makes one, and the next phase waits for it: flushing is not worth the time. */
-    int rc = save(rs, r, w, "end", &r->end, true, err);
+    char path[CACHE_PATH_MAX];
+    file_of(rs, r, "end", path);
+    /* Every phase makes one, and the next phase waits for it: flushing is not worth the time.  The
+     * end of a phase that is done again takes the place of its own first one, and the spare, with
+     * which both began, stays: only a flushed file leaves it alone. */
+    const bool again = stands_at(path, r, trainer_next_step(r->trainer));
+    int rc = save(rs, r, w, "end", &r->end, !again, err);
     if (rc == 0)
         drop_left_behind(rs, r, w->task->train->round);
     return rc < 0 ? rc : replica_drop_mid(rs, r, err);
@@ -758,20 +777,6 @@ static bool load_cut(struct replicas *rs, struct replica *r, const struct work *
         log_warn("replica", "a cut phase starts anew: %s", err.msg);
     *cursor = (struct replica_cursor){0};
     return false;
-}
-
-/* Does the checkpoint stand at the step, in a job of this text?  Earlier releases noted no text. */
-static bool stands_at(const char *path, const struct replica *r, uint64_t step)
-{
-    struct st st = {0};
-    uint64_t at;
-    if (st_open(path, &st, NULL) < 0)
-        return false;
-    const char *spec = checkpoint_pair(&st, "spec");
-    const bool stands = st_meta_number(&st, path, "skerry.step", &at, NULL) == 0 && at == step &&
-                        (!spec || strtoull(spec, NULL, 10) == r->spec);
-    st_release(&st);
-    return stands;
 }
 
 /* Goes on from the end of the replica's last phase; the spare has it if a later end was saved but

@@ -190,6 +190,13 @@ static void fill_options(struct engine *e, struct work *w, const char *folder,
     };
 }
 
+/* Makes room for a trainer's folder; nothing of the cache goes where it would not be enough. */
+static void make_room(const struct work *w)
+{
+    const uint64_t all = TAR_FOLDER_BYTES + (w->spec.trainer.setup ? SETUP_BYTES : 0);
+    cache_make_room(w->cache, all <= cache_room(w->cache) ? all : TAR_FOLDER_BYTES);
+}
+
 /* The folder with the files, after the setup. */
 static int prepare(struct engine *e, struct work *w, const char *folder, struct err *err)
 {
@@ -198,7 +205,7 @@ static int prepare(struct engine *e, struct work *w, const char *folder, struct 
     int rc = 0;
     if (utimensat(AT_FDCWD, ready, NULL, 0) < 0) { /* else the folder is in use as of now */
         forget_old(e->state_dir, folder);
-        cache_make_room(w->cache, TAR_FOLDER_BYTES + (w->spec.trainer.setup ? SETUP_BYTES : 0));
+        make_room(w);
         rc = file_remove_tree(folder, err);
         if (rc == 0)
             rc = file_mkdirs(folder, 0700, err);

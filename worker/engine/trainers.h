@@ -1,10 +1,10 @@
 /* The trainer of a job on this worker (worker/external/external.h): its files unpacked, its setup
  * run once, its process started and kept from task to task of the job.
  *
- *    STATE/trainer-HASH/         a copy of trainer.files, where it runs; HASH is of files and setup
- *    STATE/trainer-HASH.ready    they are whole, and trainer.setup has been run
- *    STATE/external-J-P-R.state  what the optimiser of a replica kept at its last phase
- *    STATE/external-J-P-R.end    with fragments: the weights that its last phase ended with
+ *    STATE/trainer-HASH/           a copy of trainer.files, where it runs; HASH: of files, setup
+ *    STATE/trainer-HASH.ready      they are whole, and trainer.setup has been run
+ *    STATE/external-J-P-R.state-N  what the optimiser of a replica kept after N steps
+ *    STATE/external-J-P-R.end      with fragments: the weights that its last phase ended with
  *
  * One runs at a time; folders of TRAINERS_KEPT others stay, if they are whole.  Compute thread. */
 #ifndef WORKER_TRAINERS_H

@@ -270,11 +270,12 @@ static bool stands(const struct phase *p, const struct trainer_stand *s)
            s->replica == p->t->replica && s->step == p->t->first_step;
 }
 
-/* The kept state of the replica after so many steps. */
+/* The kept state of the replica after so many steps; 0: of its last phase, by an earlier release.
+ */
 static void state_at(const struct phase *p, uint64_t step, char out[CACHE_PATH_MAX])
 {
     char what[32];
-    (void)snprintf(what, sizeof(what), "state-%" PRIu64, step);
+    (void)snprintf(what, sizeof(what), step > 0 ? "state-%" PRIu64 : "state", step);
     state_path(p, what, out);
 }
 
@@ -311,16 +312,18 @@ static uint64_t newest_state(const struct phase *p)
 static void drop_states(const struct phase *p, uint64_t begun, uint64_t end)
 {
     struct file_names names;
+    char path[CACHE_PATH_MAX];
     if (file_list(p->e->state_dir, STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
         const uint64_t step = state_step(p, names.items[i]);
-        char path[CACHE_PATH_MAX];
         state_at(p, step, path);
         if (step != 0 && step != begun && step != end)
             (void)file_remove(path, NULL); /* it is tried again after the next phase */
     }
     file_names_release(&names);
+    state_at(p, 0, path);
+    (void)file_remove(path, NULL);
 }
 
 /* Opens the state that came with the task, or was kept here: a descriptor; -1: there is none. */

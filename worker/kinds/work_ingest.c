@@ -77,8 +77,9 @@ static int check_vocab(const struct work *w, const struct dataset_options *opt, 
 /* The address up to the end of the file's name, which says how the data are packed. */
 static char *source_name(const struct work *w)
 {
-    const char *url = w->task->ingest->url;
-    return str_ndup(url, strcspn(url, "?#"));
+    char *url = str_dup(w->task->ingest->url);
+    job_blank_url(url);
+    return url;
 }
 
 static int open_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err)

@@ -708,8 +708,7 @@ static int step_job(void *arg, int rank, struct err *err)
     struct batch mine;
     int rc = 0;
     slice(t, rank, &t->batch, &mine);
-    if (rehearses(t))
-        trainer_rehearse(t->trainers[rank]);
+    trainer_rehearse(t->trainers[rank], rehearses(t));
     if (t->fills && !t->encoded)
         rc = encode_now(t, rank, &mine, err);
     if (t->fills && t->next.count > 0) {

@@ -720,7 +720,6 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
         rc = t->peers.look_ahead(t->peers.arg, err);
     if (rc == 0 && t->rehearses)
         rc = rehearse(t, &b, list_of(t), step_is_new(t, &b), err);
-    t->rehearses = false;
     if (rc == 0)
         rc = run_step(t, &b, err);
     if (rc == 0)
@@ -769,9 +768,9 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     return rc;
 }
 
-void trainer_rehearse(struct trainer *t)
+void trainer_rehearse(struct trainer *t, bool on)
 {
-    t->rehearses = true;
+    t->rehearses = on;
 }
 
 void trainer_refill(struct trainer *t, double share)

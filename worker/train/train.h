@@ -112,8 +112,8 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
  * waits for all work of the card and of those beside it: for a RECV, too, whose SEND may be behind
  * such a wait of another rank.  So before a step that may do so each trainer of a pipeline on cards
  * computes it once without its transfers, on whatever lies in its buffers, and waits for the
- * others; a trainer_encode() likewise.  Nothing of it stays.  Holds for the next step. */
-void trainer_rehearse(struct trainer *t);
+ * others; a trainer_encode() likewise.  Nothing of it stays.  Said before each step. */
+void trainer_rehearse(struct trainer *t, bool on);
 
 /* In a filled pipeline, before a step whose `count` samples (in this copy) were not encoded in the
  * step before: encodes the trainer's share of them.  Waits. */

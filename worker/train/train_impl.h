@@ -70,7 +70,7 @@ struct trainer {
     struct batch_held own;    /* those samples, if other trainers have the rest */
     struct trace trace;       /* of the last traced step */
     bool tracing;             /* the next step is traced */
-    bool rehearses;           /* the next step is computed once before, without transfers */
+    bool rehearses;           /* the step is computed once before, without transfers */
     bool alone;               /* that is being done */
     uint32_t kinds[STEP_KINDS_MAX]; /* ring: micro-batches that were rehearsed */
     unsigned n_kinds;
@@ -103,7 +103,7 @@ int step_rank(const struct trainer *t, int chain, int stage);
 /* The trainer's rank among the devices with the same layers. */
 int step_rank_in_place(const struct trainer *t);
 /* Whether the trainer has rehearsed no such step: of pictures of several shapes, whether it has a
- * micro-batch of another shape or size; of others always. */
+ * micro-batch of another kind; of others always. */
 bool step_is_new(struct trainer *t, const struct batch *b);
 
 #endif

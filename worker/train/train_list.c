@@ -87,10 +87,13 @@ int step_make_list(struct trainer *t, const struct batch *b, struct err *err)
     return rc;
 }
 
-/* Notes a micro-batch of this shape and size; false: there was one before. */
-static bool note_kind(struct trainer *t, unsigned shape, unsigned count)
+/* Notes such a micro-batch: its shape and size, whether it adds to the gradients of others before
+ * it, and whether the step has an estimate, since each decides which products there are.  False:
+ * there was one before. */
+static bool note_kind(struct trainer *t, unsigned shape, unsigned count, bool first, bool estimate)
 {
-    const uint32_t kind = shape << 16 | (count & 0xffff);
+    const uint32_t kind =
+        shape << 18 | (uint32_t)first << 17 | (uint32_t)estimate << 16 | (count & 0xffff);
     for (unsigned i = 0; i < t->n_kinds && i < STEP_KINDS_MAX; i++)
         if (t->kinds[i] == kind)
             return false;
@@ -104,7 +107,8 @@ bool step_is_new(struct trainer *t, const struct batch *b)
     for (int i = 0; i < t->plan.cuts[0].micros; i++) {
         const struct net_micro *m = &t->micros[i];
         if (m->count > 0)
-            is_new |= note_kind(t, batch_shape(b, m->from), m->count);
+            is_new |= note_kind(t, (unsigned)batch_shape(b, m->from), m->count, m->first,
+                                t->plan.estimate);
     }
     return is_new;
 }

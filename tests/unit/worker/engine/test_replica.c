@@ -525,6 +525,8 @@ static void ends_and_their_spares(void **state)
     phase_ends(&r, 0, 1);
     r.work.anew = true;
     assert_true(goes_on(&r, 0, 1));
+    phase_ends(&r, 0, 1); /* and once more */
+    assert_true(goes_on(&r, 0, 1));
     assert_true(goes_on(&r, 0, 2));
     assert_false(goes_on(&r, 0, 3));        /* the phase between was elsewhere */
     r.task.spec = (char *)(uintptr_t)other; /* as after a restore: another job of the number */
