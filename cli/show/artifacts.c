@@ -563,6 +563,24 @@ static int clear_tokenizer(const char *dir, bool replace, struct err *err)
     return rc;
 }
 
+/* What lies beside a model that brings no companions: an earlier job's goes if it may be replaced,
+ * and else is named, since a person may have put it there. */
+static int clear_companions(const char *dir, bool replace, struct err *err)
+{
+    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
+                                        "tokenizer.model", "tokenizer_config.json"};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
+        char *path = file_join(dir, names[i]);
+        if (replace)
+            rc = file_remove(path, err);
+        else if (file_exists(path))
+            fprintf(stderr, "skerry: %s was there before, and is not of this job\n", path);
+        mem_free(path);
+    }
+    return rc;
+}
+
 /* A companion comes from the job's submitter, so it must not be weights. */
 static bool is_companion(const char *name)
 {
@@ -576,7 +594,7 @@ static int write_companions(struct cli *cli, const json_t *job, const char *dir,
 {
     const json_t *blob = json_object_get(job, "companions");
     if (!json_is_object(blob))
-        return 0;
+        return clear_companions(dir, replace, err);
     struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
     char *temporary = NULL;
     int rc = cli_temporary(&temporary, err);

@@ -116,6 +116,11 @@ static void companions_are_all_of_one_job(void **state)
     expect(model, "config.json", "another's");
     assert_int_equal(take_to(model, true, goes_on, &err), -ERR_NOTFOUND);
     expect(model, "config.json", "second");
+    const char *const without[] = {MODULES, JOB, GONE, "{\"items\":[]}", JOB, NULL};
+    assert_int_equal(take_to(model, false, without, &err), -ERR_NOTFOUND);
+    expect(model, "config.json", "second"); /* a person may have put it there: it is named */
+    assert_int_equal(take_to(model, true, without, &err), -ERR_NOTFOUND);
+    expect(model, "config.json", NULL);
     mem_free(first);
     mem_free(job);
     mem_free(file);
