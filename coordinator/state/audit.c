@@ -134,9 +134,27 @@ static void check_chain(struct audit *a, const struct module_rec *m,
 
 /* ---- steps made again ---------------------------------------------------- */
 
+/* Is there room for `bytes` of what makes the version again?  If not the audit ends before a
+ * running coordinator finds its disk full. */
+static bool has_room(struct audit *a, const struct module_rec *m, const struct version_rec *v,
+                     uint64_t bytes)
+{
+    uint64_t free_bytes = 0;
+    char need[STR_HUMAN_MAX], has[STR_HUMAN_MAX];
+    if (file_disk_free(a->s.dir, &free_bytes, &a->err) == 0 && free_bytes < bytes)
+        (void)err_set(&a->err, -ENOSPC,
+                      "module %llu: to make version %llu again needs %s in %s, where %s are free: "
+                      "make room there",
+                      (unsigned long long)m->id, (unsigned long long)v->version,
+                      str_human_bytes(bytes, need), a->s.dir, str_human_bytes(free_bytes, has));
+    return a->err.code == 0;
+}
+
 static void apply_delta(struct audit *a, const struct module_rec *m,
                         const struct version_rec *before, const struct version_rec *v)
 {
+    if (!has_room(a, m, v, v->full.size))
+        return;
     char *from = blob_path(a, before->full.sha256), *delta = blob_path(a, v->delta.sha256);
     char *made = file_join(a->s.dir, "made");
     struct err err = {0};
@@ -318,7 +336,8 @@ static bool fold_again(struct audit *a, const struct module_rec *m,
     struct refold *f = mem_alloc(sizeof(*f));
     struct fold_result got;
     struct err err = {0};
-    const bool can = take_step(a, m, before, doc, f);
+    /* Version, average, target and momentum, and the buffer or a small delta. */
+    const bool can = take_step(a, m, before, doc, f) && has_room(a, m, v, 5 * v->full.size);
     if (can && fold_run(&f->step, &got, &err) == 0)
         compare(a, m, v, doc, &got);
     else if (can && !gives_up(a, &err))
@@ -357,23 +376,6 @@ static void check_module(struct audit *a, const struct module_rec *m)
                       "again\n",
                       (unsigned long long)m->id, (unsigned long long)m->versions[0].version,
                       (unsigned long long)m->version, steps, m->n_versions - 1);
-}
-
-/* Is there room for what a step yields?  Else a running coordinator would find its disk full. */
-static void check_room(struct audit *a)
-{
-    uint64_t most = 0, free_bytes = 0;
-    char need[STR_HUMAN_MAX], has[STR_HUMAN_MAX];
-    for (uint32_t i = 0; i < a->job->comp.n_modules; i++)
-        for (unsigned v = 0; v < a->job->modules[i].n_versions; v++)
-            if (a->job->modules[i].versions[v].full.size > most)
-                most = a->job->modules[i].versions[v].full.size;
-    /* Version, average, target and momentum, and the buffer or a small delta. */
-    if (file_disk_free(a->s.dir, &free_bytes, &a->err) == 0 && free_bytes < 5 * most)
-        (void)err_set(&a->err, -ENOSPC,
-                      "an outer step that is made again needs %s in %s, where %s are free: make "
-                      "room there",
-                      str_human_bytes(5 * most, need), a->s.dir, str_human_bytes(free_bytes, has));
 }
 
 /* ---- samples ------------------------------------------------------------- */
@@ -443,9 +445,7 @@ int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,
                       "%llu files that are no module's (shards, pictures, encoders) stay in the "
                       "store, which guards its own bytes\n",
                       (unsigned long long)a.s.left);
-    check_room(&a);
-    if (a.err.code == 0)
-        check_files(&a);
+    check_files(&a);
     for (uint32_t i = 0; a.err.code == 0 && !a.job->unread && i < a.job->comp.n_modules; i++)
         check_module(&a, &a.job->modules[i]);
     if (a.err.code == 0 && !a.job->unread)

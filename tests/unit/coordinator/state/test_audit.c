@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 
 #include "common/net/blob_dir.h"
+#include "coordinator/job/flow.h"
 #include "tests/unit/coordinator/rig.h"
 
 #define JOB                                                                                        \
@@ -22,7 +23,7 @@
 static struct {
     const char *file; /* writes to a file of the capture with such a name fail; NULL: none do */
     int code;
-    bool full;      /* as far as it says itself */
+    uint64_t room;  /* as far as it says itself; 0: plenty */
     unsigned added; /* writes while a file of the last check was there, too */
 } disk;
 
@@ -62,7 +63,9 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
 
 int statvfs(const char *path, struct statvfs *ret)
 {
-    *ret = (struct statvfs){.f_bsize = 4096, .f_frsize = 4096, .f_bavail = disk.full ? 1 : 1 << 20};
+    *ret = (struct statvfs){.f_bsize = 1, .f_frsize = 1, .f_bavail = 1ull << 32};
+    if (disk.room > 0)
+        ret->f_bavail = disk.room;
     return 0;
 }
 
@@ -177,9 +180,9 @@ static void what_is_lacking_is_no_fault(void **state)
         assert_int_equal(rc, -cases[i].code);
         assert_int_equal(got.faults, 0);
     }
-    disk.full = true;
+    disk.room = 4096;
     const int rc = audit_job(&o, job, out, &got, &err);
-    disk.full = false;
+    disk.room = 0;
     assert_int_equal(fclose(out), 0);
     assert_int_equal(rc, -ENOSPC);
     assert_non_null(strstr(err.msg, "where 4.0 KiB are free: make room there"));
@@ -187,6 +190,33 @@ static void what_is_lacking_is_no_fault(void **state)
     disk.added = 0;
     assert_int_equal(audit(r, job, told).faults, 0);
     assert_int_equal(disk.added, 0);
+    start(r);
+}
+
+/* Of a job that ended no outer state is left: its deltas alone are applied again, which needs room
+ * for one version. */
+static void an_ended_job_needs_little_room(void **state)
+{
+    struct rig *r = *state;
+    char told[8192];
+    const uint64_t job = three_rounds(r);
+    start(r);
+    flow_end(r->co, state_job(&r->co->state, job), JOB_CANCELLED, "it was long enough");
+    settle(r);
+    stop(r);
+    change(r, "DELETE FROM versions WHERE version = 0"); /* as after more rounds */
+    sqlite3 *db = database(r);
+    sqlite3_stmt *q = NULL;
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT max(full_size) FROM versions", -1, &q, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    disk.room = (uint64_t)sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    const struct audit_result got = audit(r, job, told);
+    disk.room = 0;
+    assert_string_equal(strstr(told, "FAULT") ? told : "", "");
+    assert_true(got.deltas == 2 && got.steps == 0);
     start(r);
 }
 
@@ -305,7 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(what_is_true_has_no_faults),  TEST(a_forged_record_is_named),
         TEST(a_damaged_file_is_named),     TEST(what_is_lacking_is_no_fault),
-        TEST(all_data_are_in_the_balance),
+        TEST(all_data_are_in_the_balance), TEST(an_ended_job_needs_little_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
