@@ -107,6 +107,14 @@ bool failure_holds(const struct failure_list *l, uint64_t now_ms)
     return false;
 }
 
+uint32_t failure_count(const struct failure_list *l, uint64_t worker)
+{
+    for (unsigned i = 0; i < held(l); i++)
+        if (l->at[i].worker == worker)
+            return l->at[i].count;
+    return 0;
+}
+
 bool failure_says(const struct failure_list *l, uint64_t worker)
 {
     for (unsigned i = 0; i < held(l); i++)

@@ -78,6 +78,8 @@ uint64_t failure_until(const struct failure_list *l, uint64_t worker,
 /* Whether any worker is kept from the task at now_ms.  l may be NULL. */
 bool failure_holds(const struct failure_list *l, uint64_t now_ms);
 
+/* How often this worker has failed the task, as far as it is remembered. */
+uint32_t failure_count(const struct failure_list *l, uint64_t worker);
 /* Whether this worker has reported that nobody can do the task. */
 bool failure_says(const struct failure_list *l, uint64_t worker);
 /* Whether any worker has. */

@@ -376,11 +376,12 @@ static bool could_do(const struct coordinator *co, const struct worker *w, const
 
 bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struct task *t)
 {
-    if (task_is_aside(t) && t->attempt > TASK_FAILURES_MAX)
-        return false;
-    for (size_t i = 0; i < co->state.n_workers; i++)
-        if (worker_origin(co->state.workers[i]) != origin && could_do(co, co->state.workers[i], t))
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        if (worker_origin(w) != origin && could_do(co, w, t) &&
+            (!task_is_aside(t) || failure_count(&t->failed, w->id) < TASK_FAILURES_MAX))
             return true;
+    }
     return false;
 }
 

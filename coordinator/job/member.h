@@ -33,8 +33,9 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* Whether all workers here that could do t have reported so. */
 bool member_none_fits(const struct coordinator *co, const struct task *t);
-/* Whether a worker is here that could do t and is not of that origin (worker_origin()).  After
- * TASK_FAILURES_MAX attempts of a task aside from the training nobody counts any more. */
+/* Whether a worker is here that could do t and is not of that origin (worker_origin()).  One
+ * that has failed a task aside from the training TASK_FAILURES_MAX times does not count any more.
+ */
 bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struct task *t);
 /* Whether a worker other than that one is here that could do t. */
 bool member_another(const struct coordinator *co, uint64_t worker, const struct task *t);

@@ -212,36 +212,63 @@ static void the_order_of_the_ends_does_not_matter(void **state)
             assert_true(j->rounds[i].eval_loss == 0.0001f);
 }
 
-/* Who is elsewhere, and never gets it done, holds it up for some attempts. */
-static void a_worker_elsewhere_holds_nothing_up(void **state)
+/* The task that has the second measurement of what worker 0 said of a version, where worker 1 is
+ * elsewhere, and worker 2 where worker 0 is. */
+static uint64_t asked_elsewhere(struct rig *r)
 {
-    struct rig *r = *state;
     const uint64_t until = clock_now_ms() + DEADLINE_MS;
     const struct path_rec *path = &begin_job(r, 3)->paths[0];
-    struct fake *elsewhere = &r->workers[1];
-    struct result x;
-    (void)str_copy(edit_worker(r, elsewhere->id)->address, 64, "10.0.0.2:1");
+    (void)str_copy(edit_worker(r, r->workers[1].id)->address, 64, "10.0.0.2:1");
     while (path->hope.best == NULL) {
         assert_true(clock_now_ms() < until);
         serve(r, 0, honest);
     }
-    const uint64_t again = path->hope.task;
-    for (int i = 0; i < TASK_FAILURES_MAX; i++) {
-        ask(r, &r->workers[2], 1);
-        const Skerry__V1__Task *t = got(r, &r->workers[2]);
-        assert_true(t == NULL || t->id != again);
-        if (t != NULL)
-            finish_train(r, &r->workers[2]);
-        assert_int_equal(assign(r, elsewhere, TASK_EVAL)->id, again);
-        begin_result(&x, elsewhere->task, NULL);
-        x.m.failed = x.m.retryable = true;
-        x.m.failure = SKERRY__V1__FAILURE__FAILURE_NETWORK;
-        x.m.reason = (char *)(uintptr_t) "no answer";
-        assert_true(report(r, elsewhere, &x));
-        edit_task(r, again)->failed = (struct failure_list){0}; /* as if time had passed */
-    }
+    return path->hope.task;
+}
+
+/* Worker 1 is given the task, which worker 2 is not, and says that it cannot do it. */
+static void fail_elsewhere(struct rig *r, uint64_t task, Skerry__V1__Failure how)
+{
+    struct result x;
+    ask(r, &r->workers[2], 1);
+    const Skerry__V1__Task *t = got(r, &r->workers[2]);
+    assert_true(t == NULL || t->id != task);
+    if (t != NULL)
+        finish_train(r, &r->workers[2]);
+    assert_int_equal(assign(r, &r->workers[1], TASK_EVAL)->id, task);
+    begin_result(&x, r->workers[1].task, NULL);
+    x.m.failed = x.m.retryable = true;
+    x.m.failure = how;
+    x.m.reason = (char *)(uintptr_t) "no answer";
+    assert_true(report(r, &r->workers[1], &x));
+    for (unsigned i = 0; i < FAILURES_MAX; i++) /* as if time had passed */
+        edit_task(r, task)->failed.at[i].until_ms = 0;
+    edit_worker(r, r->workers[1].id)->n_small = 0;
+}
+
+/* Who is elsewhere, and never gets it done, holds it up for some failures of its own. */
+static void a_worker_elsewhere_holds_nothing_up(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t again = asked_elsewhere(r);
+    const struct path_rec *path = &state_job(&r->co->state, 1)->paths[0];
+    for (int i = 0; i < TASK_FAILURES_MAX; i++)
+        fail_elsewhere(r, again, SKERRY__V1__FAILURE__FAILURE_NETWORK);
     assert_int_equal(assign(r, &r->workers[2], TASK_EVAL)->id, again);
     say(r, &r->workers[2], honest(2, 1));
+    assert_true(path->best != NULL && path->best_round == 1);
+}
+
+/* Attempts that end by no failure of a worker's leave the word to it. */
+static void what_is_no_failure_counts_for_none(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t again = asked_elsewhere(r);
+    const struct path_rec *path = &state_job(&r->co->state, 1)->paths[0];
+    for (int i = 0; i <= TASK_FAILURES_MAX; i++)
+        fail_elsewhere(r, again, SKERRY__V1__FAILURE__FAILURE_MEMORY);
+    assert_int_equal(assign(r, &r->workers[1], TASK_EVAL)->id, again);
+    say(r, &r->workers[1], honest(1, 1));
     assert_true(path->best != NULL && path->best_round == 1);
 }
 
@@ -255,6 +282,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_false_loss_hides_no_newer_version, begin, end),
         cmocka_unit_test_setup_teardown(the_order_of_the_ends_does_not_matter, begin, end),
         cmocka_unit_test_setup_teardown(a_worker_elsewhere_holds_nothing_up, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_no_failure_counts_for_none, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,8 +57,12 @@ static void test_witness(void **state)
     assert_false(member_confirms(r->co, a->id, origin, &t));
     assert_true(member_confirms(r->co, b->id, worker_origin(b), &t));
     struct task often = t;
-    often.attempt = TASK_FAILURES_MAX + 1;
-    assert_false(member_elsewhere(r->co, origin, &often)); /* who is there does not get it done */
+    often.attempt = 2 * TASK_FAILURES_MAX;
+    often.failed =
+        (struct failure_list){.at[0] = {.worker = a->id, .count = TASK_FAILURES_MAX}, .n = 1};
+    assert_true(member_elsewhere(r->co, origin, &often)); /* none was b's */
+    often.failed.at[0].worker = b->id;
+    assert_false(member_elsewhere(r->co, origin, &often)); /* b does not get it done */
     often.kind = TASK_TRAIN;
     assert_true(member_elsewhere(r->co, origin, &often));
     b->quarantined_until_ms = core_now(r->co) + 60000;
