@@ -106,13 +106,13 @@ void best_hear(struct coordinator *co, struct job *j, const struct task *t, floa
         hear(co, j, t->path, t->draw.version, loss, t->worker_id);
 }
 
-/* The version is no longer in question: newer ones that seemed worse may be better than the best.
- */
-static void hear_newer(struct coordinator *co, struct job *j, uint32_t p, uint32_t version)
+/* The version is no longer in question: others that seemed worse may be better than the best. */
+static void hear_others(struct coordinator *co, struct job *j, uint32_t p, uint32_t version)
 {
     for (size_t i = 0; i < j->n_rounds; i++) {
         const struct round_rec *r = &j->rounds[i];
-        if (r->path == p && r->round + 1 > version && isfinite(r->eval_loss))
+        if (r->path == p && r->round + 1 != version && r->round >= guard_first_round(j) &&
+            isfinite(r->eval_loss))
             hear(co, j, p, r->round + 1, r->eval_loss, r->eval_by);
     }
 }
@@ -126,6 +126,7 @@ static void decide(struct coordinator *co, struct job *j, const struct task *t, 
     hope->task = 0; /* that is t, whose report this is */
     if (loss > first)
         hope->loss = loss;
+    guard_correct(j, t->path, version, loss);
     if (isfinite(loss) && is_better(&j->paths[t->path], hope->loss)) {
         adopt(co, j, t->path);
     } else {
@@ -136,7 +137,7 @@ static void decide(struct coordinator *co, struct job *j, const struct task *t, 
                  (unsigned long long)t->worker_id);
         give_up(co, j, t->path);
     }
-    hear_newer(co, j, t->path, version);
+    hear_others(co, j, t->path, version);
 }
 
 bool best_hear_again(struct coordinator *co, struct job *j, const struct task *t, float loss)

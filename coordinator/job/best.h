@@ -4,7 +4,7 @@
  * One worker's loss makes no version the best, or a single one that is too small would end what the
  * path learns.  Another worker measures the version again, one of another origin if one is here,
  * and the larger loss counts.  Only if no other worker is here, or comes within GUARD_PATIENCE_MS,
- * is the first word enough.  Newer versions that seemed worse meanwhile are considered after it.
+ * is the first word enough.  Other versions that seemed worse meanwhile are considered after it.
  * The files of a version in question are kept; a restart forgets it, and takes the second
  * measurement for a first one. */
 #ifndef COORDINATOR_BEST_H

@@ -30,8 +30,7 @@ static bool is_kept(const struct job *j, uint32_t path, uint32_t version)
     return true;
 }
 
-/* The first round on the present partitions of the data: earlier losses are on other data. */
-static uint32_t first_round(const struct job *j)
+uint32_t guard_first_round(const struct job *j)
 {
     return j->resharded > 0 ? (uint32_t)j->spec.recipe.reshard.items[j->resharded - 1] : 0;
 }
@@ -42,7 +41,7 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
     const struct round_rec *best = NULL;
     for (size_t i = j->n_rounds; i-- > 0;) {
         const struct round_rec *r = &j->rounds[i];
-        if (r->path == path && r->round >= first_round(j) && r->round + 1 < version &&
+        if (r->path == path && r->round >= guard_first_round(j) && r->round + 1 < version &&
             r->eval_loss > 0 && (best == NULL || r->eval_loss < best->eval_loss) &&
             is_kept(j, path, r->round + 1))
             best = r;
@@ -156,23 +155,29 @@ static void decide(struct coordinator *co, struct job *j, const struct task *t, 
         go_back(co, j, t, version, loss, best);
 }
 
-/* The loss with which the version in question is compared was measured again: the larger one
- * counts. */
+void guard_correct(struct job *j, uint32_t path, uint32_t version, float loss)
+{
+    const size_t at = round_of(j, path, version);
+    struct round_rec *r = at < j->n_rounds ? job_edit_round(j, at) : NULL;
+    if (r != NULL && !(loss <= r->eval_loss))
+        r->eval_loss = isfinite(loss) ? loss : NAN;
+    if (r != NULL)
+        r->eval_sure = true;
+}
+
+/* The loss with which the version in question is compared was measured again. */
 static void hear_of_best(struct coordinator *co, struct job *j, const struct task *t, float loss)
 {
     struct eval_doubt *d = &job_edit_path(j, t->path)->doubt;
     const size_t at = round_of(j, t->path, t->draw.version);
-    struct round_rec *r = at < j->n_rounds ? job_edit_round(j, at) : NULL;
+    const struct round_rec *r = at < j->n_rounds ? &j->rounds[at] : NULL;
     d->best_task = 0;
     if (r != NULL && (double)loss > j->spec.eval.guard * (double)r->eval_loss)
         core_say(co, j->id, r->eval_by,
                  "held-out loss %.4g of version %u by worker %llu was wrong: worker %llu says %.4g",
                  (double)r->eval_loss, t->draw.version, (unsigned long long)r->eval_by,
                  (unsigned long long)t->worker_id, (double)loss);
-    if (r != NULL && !(loss <= r->eval_loss))
-        r->eval_loss = isfinite(loss) ? loss : NAN;
-    if (r != NULL)
-        r->eval_sure = true;
+    guard_correct(j, t->path, t->draw.version, loss);
     if (d->confirmed > 0)
         decide(co, j, t, d->version, d->confirmed);
 }

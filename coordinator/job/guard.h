@@ -23,5 +23,10 @@ void guard_not_for(const struct coordinator *co, const struct task *t, uint64_t 
 /* Judges the held-out loss of an EVAL task that its worker has just reported; pass INFINITY for a
  * loss that is not a number.  False: there is nothing to compare it with. */
 bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, float loss);
+/* A second worker has measured a version whose loss its round has: the larger one counts, as which
+ * what is no number is the largest. */
+void guard_correct(struct job *j, uint32_t path, uint32_t version, float loss);
+/* The first round on the present partitions of the data: earlier losses are on other data. */
+uint32_t guard_first_round(const struct job *j);
 
 #endif

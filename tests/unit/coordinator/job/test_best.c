@@ -38,6 +38,16 @@ static float first_overrates(int worker, uint32_t version)
     return version < LIE || first ? honest(worker, version) : 2.0f;
 }
 
+static float flat(int worker, uint32_t version)
+{
+    return 2.5f;
+}
+
+static float far_too_small(int worker, uint32_t version)
+{
+    return 0.1f;
+}
+
 static void say(struct rig *r, struct fake *w, float loss)
 {
     struct result x;
@@ -212,6 +222,49 @@ static void the_order_of_the_ends_does_not_matter(void **state)
             assert_true(j->rounds[i].eval_loss == 0.0001f);
 }
 
+/* An older version is told while a false loss of a newer one is in question. */
+static void a_false_loss_hides_no_older_version(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    const struct job *j = begin_job(r, 2);
+    const struct path_rec *path = &j->paths[0];
+    struct fake *slow = &r->workers[1];
+    const Skerry__V1__Task *t = NULL;
+    for (int i = 0; path->best == NULL; i = !i) {
+        assert_true(clock_now_ms() < until);
+        serve(r, i, flat);
+    }
+    while (t == NULL || t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_EVAL) {
+        assert_true(clock_now_ms() < until);
+        if (t != NULL)
+            finish_train(r, slow);
+        ask(r, slow, 20);
+        t = got(r, slow);
+    }
+    const uint32_t older = t->eval->version_round;
+    while (path->hope.best == NULL) {
+        assert_true(clock_now_ms() < until);
+        serve(r, 0, far_too_small);
+    }
+    const uint32_t newer = path->hope.version;
+    const uint64_t again = path->hope.task;
+    assert_true(newer > older && older > path->best_round);
+    say(r, slow, 2.0f);
+    assert_int_equal(path->hope.version, newer);
+    assert_int_equal(assign(r, slow, TASK_EVAL)->id, again);
+    say(r, slow, 3.0f);
+    assert_true(path->hope.best != NULL && path->hope.version == older);
+    for (size_t i = 0; i < j->n_rounds; i++)
+        if (j->rounds[i].round + 1 == newer)
+            assert_true(j->rounds[i].eval_loss == 3.0f && j->rounds[i].eval_sure);
+    while (path->hope.best != NULL) {
+        assert_true(clock_now_ms() < until);
+        serve(r, 0, far_too_small);
+    }
+    assert_true(path->best_round == older && path->best_loss == 2.0f);
+}
+
 /* The task that has the second measurement of what worker 0 said of a version, where worker 1 is
  * elsewhere, and worker 2 where worker 0 is. */
 static uint64_t asked_elsewhere(struct rig *r)
@@ -281,6 +334,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_version_in_question_is_kept, begin, end),
         cmocka_unit_test_setup_teardown(a_false_loss_hides_no_newer_version, begin, end),
         cmocka_unit_test_setup_teardown(the_order_of_the_ends_does_not_matter, begin, end),
+        cmocka_unit_test_setup_teardown(a_false_loss_hides_no_older_version, begin, end),
         cmocka_unit_test_setup_teardown(a_worker_elsewhere_holds_nothing_up, begin, end),
         cmocka_unit_test_setup_teardown(what_is_no_failure_counts_for_none, begin, end),
     };
