@@ -281,14 +281,15 @@ static bool snapshot_gone(const struct coordinator *co, const struct task *t)
 }
 
 /* No worker here has the memory for the task, which is aside: it ends, with those that wait and
- * take as much. */
+ * take as much.  A person's request waits for a worker (draw.h). */
 static void end_alike(struct coordinator *co, const struct task *t, const char *reason)
 {
     const struct job *j = state_job(&co->state, t->job_id);
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *o = co->state.tasks[i];
+        const bool asked = task_drawing(o) != NULL && o->draw.asked;
         if (o == t || (o->state == TASK_PENDING && o->job_id == t->job_id && o->kind == t->kind &&
-                       query_network(j, o) == query_network(j, t)))
+                       !asked && query_network(j, o) == query_network(j, t)))
             task_end(co, state_edit_task(&co->state, o), TASK_FAILED, reason);
     }
 }

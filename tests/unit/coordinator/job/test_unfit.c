@@ -146,7 +146,8 @@ static void test_all_too_small(void **state)
 }
 
 /* What the training can do without ends when the last one here has no memory for it, with all that
- * take as much, and no more are made: the end of the job does not wait for them. */
+ * take as much, and no more are made: the end of the job does not wait for them.  A person's
+ * request does not end with them. */
 static void test_aside_for_nobody(void **state)
 {
     struct rig *r = *state;
@@ -170,10 +171,14 @@ static void test_aside_for_nobody(void **state)
     assert_string_equal(t->reason, "it is too large for every worker here: needs 2 GiB on cpu");
     assert_int_equal(other->state, TASK_FAILED);
     assert_null(draw_eval(r->co, j, 0, 2));
-    for (int i = 0; i < 2; i++) {
-        assign(r, &r->workers[i], TASK_SAMPLE);
-        fail_with(r, &r->workers[i], TOO_SMALL, "needs 3 GiB on cpu");
-    }
+    assign(r, a, TASK_SAMPLE);
+    fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+    t = state_task(&r->co->state, assign(r, b, TASK_SAMPLE)->id);
+    const struct task *asked = draw_sample(r->co, j, 0, 2, &(struct draw_request){.ema = -1});
+    fail_with(r, b, TOO_SMALL, "needs 3 GiB on cpu");
+    assert_int_equal(t->state, TASK_FAILED);
+    assert_int_equal(asked->state, TASK_PENDING); /* a person's waits for another worker */
+    assert_int_equal(view_task_cancel(r->co, asked->id, NULL), 0);
     wait_state(r, j->id, JOB_DONE);
 }
 
