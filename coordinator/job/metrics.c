@@ -71,14 +71,15 @@ static size_t find_numbers(struct coordinator *co, struct job *j, const struct t
     return n;
 }
 
-/* Takes the finite values; each becomes the newest of its name. */
+/* Takes the finite values; where `newest` each becomes the newest of its name. */
 static size_t take_numbers(struct metric_number *const *kept, size_t n, const double *values,
-                           size_t n_values, bool held_out, struct metric_number *out)
+                           size_t n_values, bool held_out, bool newest, struct metric_number *out)
 {
     size_t taken = 0;
     for (size_t i = 0; i < n && i < n_values; i++)
         if (kept[i] != NULL && isfinite(values[i])) {
-            *(held_out ? &kept[i]->held_out : &kept[i]->value) = values[i];
+            if (newest)
+                *(held_out ? &kept[i]->held_out : &kept[i]->value) = values[i];
             out[taken] = *kept[i];
             out[taken++].value = values[i];
         }
@@ -138,8 +139,8 @@ void metrics_points(struct coordinator *co, struct job *j, struct task *t,
         m.step = points[i]->step;
         m.loss = (double)points[i]->loss;
         m.lr = (double)points[i]->lr;
-        m.n_numbers =
-            take_numbers(kept, n_kept, points[i]->numbers, points[i]->n_numbers, false, numbers);
+        m.n_numbers = take_numbers(kept, n_kept, points[i]->numbers, points[i]->n_numbers, false,
+                                   true, numbers);
         add_metric(co, j, &m);
         job_replica_memory(j, t->path, t->train.replica)->loss = points[i]->loss;
         taken++;
@@ -201,7 +202,9 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
                            .loss = (double)t->loss_mean,
                            .lr = NAN,
                            .numbers = numbers};
-    m.n_numbers = take_numbers(kept, n_kept, heard->numbers, heard->n_numbers, true, numbers);
+    /* A newer version may have been evaluated before this one. */
+    m.n_numbers = take_numbers(kept, n_kept, heard->numbers, heard->n_numbers, true,
+                               t->draw.version >= j->paths[t->path].eval.round, numbers);
     refresh_eval(j);
     add_metric(co, j, &m);
     /* Round r made version r + 1, which was evaluated. */

@@ -179,7 +179,7 @@ export class LossChart {
   get evals() {
     if (this.series) return [];
     const known = new Map(this.shown.map((p) => [p.path, p.holdout || 1]));
-    if (this.byPath && known.has(this.looked)) return this.marks.filter((m) => m.path === this.looked);
+    if (this.byPath && known.has(this.looked)) return this.marks.filter((m) => m.path === this.looked).sort((a, b) => a.x - b.x);
     const rounds = new Map();
     for (const m of this.marks) {
       if (!known.has(m.path)) continue;

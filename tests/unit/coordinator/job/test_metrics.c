@@ -81,6 +81,27 @@ static void test_numbers(void **state)
     assert_true(j->numbers[JOB_NUMBERS_MAX - 1].value == 61);
 }
 
+/* An evaluation that ends after that of a newer version is recorded, but its numbers are not the
+ * newest. */
+static void test_late_numbers(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, own);
+    static const char *const names[] = {"accuracy"};
+    for (uint32_t version = 2; version > 0; version--) {
+        const struct task t = {.kind = TASK_EVAL, .draw = {.version = version}, .loss_mean = 1};
+        if (version == 2)
+            job_edit_path(j, 0)->eval = (struct eval_rec){.loss = 1, .round = 2};
+        metrics_eval(r->co, j, &t,
+                     &(struct metrics_heard){.names = (char *const *)(uintptr_t)names,
+                                             .n_names = 1,
+                                             .numbers = (double[]){version},
+                                             .n_numbers = 1});
+    }
+    assert_int_equal(j->metric_n, 2);
+    assert_true(j->numbers[0].held_out == 2);
+}
+
 /* A number of the trainer at this worker. */
 static void number_of(struct rig *r, struct job *j, const struct fake *w, const char *name)
 {
@@ -385,17 +406,12 @@ static void test_totals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points),
-        LIVE(test_numbers),
-        LIVE(test_router),
-        LIVE(test_rounds),
-        LIVE(test_steps),
-        LIVE(test_served),
-        LIVE(test_served_to_several),
-        LIVE(test_uploaded),
-        LIVE(test_totals),
-        LIVE(test_told_again),
-        LIVE(test_numbers_of_two),
+        LIVE(test_points),       LIVE(test_numbers),
+        LIVE(test_late_numbers), LIVE(test_router),
+        LIVE(test_rounds),       LIVE(test_steps),
+        LIVE(test_served),       LIVE(test_served_to_several),
+        LIVE(test_uploaded),     LIVE(test_totals),
+        LIVE(test_told_again),   LIVE(test_numbers_of_two),
         LIVE(test_rows_of_two),
     };
     log_set_level(LOG_LEVEL_ERROR);
