@@ -402,9 +402,11 @@ void show_worker(const json_t *w, FILE *out)
             cli_num(w, "images_per_s", 0.0), cli_bytes(data, "up", up),
             cli_bytes(data, "down", down), age,
             *cli_str(w, "activity", "") ? cli_str(w, "activity", "") : cli_str(w, "reason", ""));
-    if (cli_int(w, "strikes", 0) > 0)
-        fprintf(out, INDENT "%lld failures in a row: %s\n", cli_int(w, "strikes", 0),
-                cli_str(w, "reason", ""));
+    const long long strikes = cli_int(w, "strikes", 0);
+    const char *reason = cli_str(w, "reason", "");
+    if (strikes > 0)
+        fprintf(out, INDENT "in quarantine %lld time%s%s%s\n", strikes, strikes == 1 ? "" : "s",
+                *reason ? ": " : "", reason);
     const long long broke = cli_int(w, "device_failures", 0);
     if (broke > 0)
         fprintf(out, INDENT "its device broke %lld time%s\n", broke, broke == 1 ? "" : "s");

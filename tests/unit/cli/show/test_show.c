@@ -165,7 +165,7 @@ static char *shown_worker(const char *json)
 
 #define WORKER                                                                                     \
     "{\"id\":3,\"name\":\"isle\",\"state\":\"busy\",\"reason\":\"\",\"activity\":\"training\","    \
-    "\"images_per_s\":12.5,\"heartbeat_age_ms\":1000,\"strikes\":0,"                               \
+    "\"images_per_s\":12.5,\"heartbeat_age_ms\":1000,"                                             \
     "\"bytes\":{\"data\":{\"up\":1024,\"down\":2048}},"
 
 static void with_devices(void **state)
@@ -199,6 +199,13 @@ static void nothing_known(void **state)
     text = shown_worker(WORKER "\"flops\":1234,\"peak_flops\":null,\"mfu\":null,\"devices\":[]}");
     assert_non_null(strstr(text, "\n      1.23 kFLOP/s of model arithmetic\n"));
     assert_null(strstr(text, "broke"));
+    assert_null(strstr(text, "quarantine"));
+    free(text);
+    text = shown_worker(WORKER "\"strikes\":1,\"flops\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      in quarantine 1 time\n"));
+    free(text);
+    text = shown_worker(WORKER "\"strikes\":2,\"flops\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      in quarantine 2 times\n"));
     free(text);
     text = shown_worker(WORKER "\"device_failures\":2,\"flops\":null,\"devices\":[]}");
     assert_non_null(strstr(text, "\n      its device broke 2 times\n"));
