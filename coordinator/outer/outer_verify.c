@@ -84,7 +84,7 @@ int outer_missing(struct err *err, const char *what, const struct outer_blob *bl
 
 /* Makes version v again, from v - 1 and the delta if they are kept; the hash shows whether they are
  * intact. */
-static int make_again(struct blobstore *store, const struct outer_step *s)
+static int make_again(struct blobstore *store, const struct outer_step *s, struct err *err)
 {
     struct blob_id id;
     if (s->before.bytes == 0 || s->delta.bytes == 0)
@@ -92,18 +92,18 @@ static int make_again(struct blobstore *store, const struct outer_step *s)
     char *before = NULL, *delta = NULL;
     char *made = outer_state_file(s->state_dir, "full", s->base);
     memcpy(id.sha256, s->full.sha256, sizeof id.sha256);
-    int rc = outer_hold(store, &s->before, &before, NULL);
+    int rc = outer_hold(store, &s->before, &before, err);
     if (rc == 0)
-        rc = outer_hold(store, &s->delta, &delta, NULL);
+        rc = outer_hold(store, &s->delta, &delta, err);
     if (rc == 0)
         rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, s->full.sha256,
-                                 NULL, NULL);
+                                 NULL, err);
     if (rc == 0)
-        rc = file_sync_all(s->state_dir, NULL);
+        rc = file_sync_all(s->state_dir, err);
     if (rc == 0)
-        rc = store->ops->remove(store, &id, NULL);
+        rc = store->ops->remove(store, &id, err);
     if (rc == 0)
-        rc = store->ops->adopt(store, made, &id, s->full.bytes, NULL);
+        rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
     if (rc == 0)
         log_warn("outer", "version %llu of module %llu was damaged or gone and is made again",
                  (unsigned long long)s->base, (unsigned long long)s->module_id);
@@ -113,19 +113,32 @@ static int make_again(struct blobstore *store, const struct outer_step *s)
     return rc;
 }
 
+/* The version to start from is lost, as `lost` and err say.  0: it is made again; `lost`: it cannot
+ * be, as what that takes is lost, too; else another reason, as a full disk. */
+static int restore(struct blobstore *store, const struct outer_step *s, int lost, struct err *err)
+{
+    struct err why = {0};
+    const int rc = make_again(store, s, &why);
+    if (rc == -ERR_NOTFOUND || rc == -ERR_HASH || rc == -ERR_FORMAT)
+        return lost;
+    return rc < 0 ? err_set(err, rc, "%s", why.msg) : 0;
+}
+
 int outer_hold_base(struct blobstore *store, const struct outer_step *s, char **ret,
                     struct err *err)
 {
     int rc = outer_hold(store, &s->full, ret, err);
     if (rc != -ERR_NOTFOUND && rc != -ERR_HASH)
         return rc;
-    return make_again(store, s) == 0 ? outer_hold(store, &s->full, ret, err)
-                                     : outer_missing(err, "the version to start from", &s->full);
+    rc = restore(store, s, rc, err);
+    if (rc == -ERR_NOTFOUND)
+        return outer_missing(err, "the version to start from", &s->full);
+    return rc == 0 ? outer_hold(store, &s->full, ret, err) : rc;
 }
 
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
                       const char *path, struct err *err)
 {
     const int rc = outer_verify_blob(seen, store, path, &s->full, "the version to start from", err);
-    return rc == -ERR_HASH && make_again(store, s) == 0 ? 0 : rc;
+    return rc == -ERR_HASH ? restore(store, s, rc, err) : rc;
 }

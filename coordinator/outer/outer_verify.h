@@ -36,7 +36,7 @@ void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *
 int outer_missing(struct err *err, const char *what, const struct outer_blob *blob);
 
 /* Holds the version from which the step starts; one that is gone is made again like a damaged one.
- * -ERR_HASH: it cannot be. */
+ * -ERR_HASH: it cannot be, as what that takes is not kept or lost, too. */
 int outer_hold_base(struct blobstore *store, const struct outer_step *s, char **ret,
                     struct err *err);
 

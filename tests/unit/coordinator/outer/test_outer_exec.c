@@ -618,6 +618,10 @@ static void lose_base(bool gone)
     assert_non_null(strstr(s->reason, gone ? "the version to start from is gone"
                                            : "the version to start from is damaged"));
     s->before = r.before;
+    limit_writes(0);
+    run(&r, s);
+    limit_writes(-1);
+    assert_true(s->rc == -ENOSPC || s->rc == -EFBIG); /* it is not lost: the disk is full */
     run(&r, s);
     record(&r, s);
     assert_int_equal(hash_file(path, hash, NULL, NULL), 0);
@@ -626,10 +630,34 @@ static void lose_base(bool gone)
     rig_end(&r);
 }
 
+static int damaged_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret,
+                         struct err *err)
+{
+    return err_set(err, -ERR_HASH, "the store has other bytes");
+}
+
+/* A store with other bytes says so itself. */
+static void damage_base_in_store(void)
+{
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    far_ops = *r.store->ops;
+    far_ops.local = damaged_local;
+    r.store->ops = &far_ops;
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_HASH);
+    assert_non_null(strstr(s->reason, "the store has other bytes"));
+    step_free(s);
+    rig_end(&r);
+}
+
 static void test_lost_base(void **state)
 {
+    (void)signal(SIGXFSZ, SIG_IGN);
     lose_base(false);
     lose_base(true);
+    damage_base_in_store();
 }
 
 /* Our own version 0 is no module: the senders are not blamed. */
