@@ -110,6 +110,9 @@ static int send_one(struct copies *c, const char *name, const struct blob_ref *b
     int rc = 0;
     if (hash_file(path, got, &size, NULL) == 0 && size == b->size &&
         hash_equal(got, b->sha256, sizeof(got))) {
+        if (c->sent == 0)
+            log_info("outer", "what the store lacks of the outer optimiser's state is sent to it "
+                              "first, which may be gigabytes");
         rc = store->ops->save(store, name, path, b->sha256, b->size, err);
         c->sent += rc == 0;
     }

@@ -18,6 +18,7 @@ static struct {
     struct blobstore_ops ops;
     struct names there, sent, dropped;
     int list_rc, save_rc;
+    off_t said; /* bytes of the log when the first file was sent, if that is a file */
 } far;
 
 static void add(struct names *to, const char *name)
@@ -44,6 +45,8 @@ static int save(struct blobstore *s, const char *name, const char *path, const u
     assert_int_equal(hash_file(path, got, &n, NULL), 0);
     assert_memory_equal(got, sha256, 32);
     assert_int_equal(n, size);
+    if (far.sent.n == 0)
+        far.said = lseek(STDERR_FILENO, 0, SEEK_CUR);
     if (far.save_rc == 0)
         add(&far.sent, whole);
     mem_free(whole);
@@ -212,6 +215,24 @@ static void test_missing_ones_are_sent(void **state)
     mem_free(momentum);
 }
 
+/* It may take long, and is told before it begins. */
+static void test_sending_is_told(void **state)
+{
+    struct rig *r = *state;
+    FILE *log = tmpfile();
+    const int real = dup(STDERR_FILENO);
+    mem_free(begun(r, "target"));
+    move_away(r);
+    assert_true(log != NULL && real >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    log_set_level(LOG_LEVEL_INFO);
+    complete(r, 2);
+    log_set_level(LOG_LEVEL_ERROR);
+    assert_true(dup2(real, STDERR_FILENO) >= 0);
+    close(real);
+    (void)fclose(log);
+    assert_true(far.said > 0);
+}
+
 /* A machine was lost between the end of a job and the removal of its copies. */
 static void test_ended_jobs_have_none(void **state)
 {
@@ -247,6 +268,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_ended, begin, end),
         cmocka_unit_test_setup_teardown(test_unread, begin, end),
         cmocka_unit_test_setup_teardown(test_missing_ones_are_sent, begin, end),
+        cmocka_unit_test_setup_teardown(test_sending_is_told, begin, end),
         cmocka_unit_test_setup_teardown(test_ended_jobs_have_none, begin, end)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests_name("leftover", tests, NULL, NULL);
