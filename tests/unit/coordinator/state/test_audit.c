@@ -23,8 +23,8 @@
 static struct {
     const char *file; /* writes to a file of the capture with such a name fail; NULL: none do */
     int code;
-    uint64_t room;  /* as far as it says itself; 0: plenty */
-    unsigned added; /* writes while a file of the last check was there, too */
+    uint64_t room;     /* as far as it says itself; 0: plenty */
+    atomic_uint added; /* writes while a file of the last check was there, too */
 } disk;
 
 /* Is a file made once more while the last one is still there?  The coordinator needs the room. */
@@ -44,7 +44,8 @@ static bool writes(int fd)
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     if (readlink(link, path, sizeof(path) - 1) < 0)
         return true;
-    disk.added += adds_up(path);
+    if (adds_up(path))
+        disk.added++;
     if (disk.file == NULL || strstr(path, disk.file) == NULL)
         return true;
     errno = disk.code;
