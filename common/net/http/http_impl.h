@@ -44,7 +44,6 @@ struct http_server {
 };
 
 struct http_conn {
-    struct http_server *server;
     struct list link;
     struct stranger stranger; /* until a request shows a token or a ticket */
     int fd;

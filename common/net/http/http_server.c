@@ -19,7 +19,6 @@
 #define BODY_FLOOR_MS 30000 /* after that a body must have come at ... */
 #define BODY_FLOOR_BYTES_PER_S 256
 #define ADDRESS_SHARE 2 /* one address has at most 1/2 of the strangers' places */
-#define BUSY_MS 500     /* time in which a handshake under way keeps its place */
 #define IDLE_RUN_MS 2
 #define SPINS_MAX 1000
 #define PRIORITIES "SECURE128:-VERS-ALL:+VERS-TLS1.3"
@@ -188,22 +187,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
 
 static void kick(struct http_server *s);
 
-static uint64_t bytes_of(const struct http_conn *n)
-{
-    uint64_t in = 0, out = 0;
-    socket_bytes_add(n->fd, &in, &out);
-    return in + out;
-}
-
-/* True if the stranger has sent bytes, came a short time ago, and has not had a request yet. */
-static bool is_shaking_hands(const struct stranger *stranger)
-{
-    const struct http_conn *n = list_entry(stranger, const struct http_conn, stranger);
-    return n->requests == 0 && loop_now_ms(n->server->loop) - n->waiting_since_ms < BUSY_MS &&
-           bytes_of(n) > 0;
-}
-
-/* Shuts down the connection that makes room for c, or c: libmicrohttpd sees that and closes it. */
+/* Shuts down the connection that makes room for c: libmicrohttpd sees that and closes it. */
 static void greet(struct http_server *s, struct MHD_Connection *c, struct http_conn *n)
 {
     const union MHD_ConnectionInfo *info =
@@ -211,6 +195,13 @@ static void greet(struct http_server *s, struct MHD_Connection *c, struct http_c
     struct stranger *out = strangers_admit(&s->strangers, &n->stranger, info->client_addr);
     if (out)
         (void)shutdown(list_entry(out, struct http_conn, stranger)->fd, SHUT_RDWR);
+}
+
+static uint64_t bytes_of(const struct http_conn *n)
+{
+    uint64_t in = 0, out = 0;
+    socket_bytes_add(n->fd, &in, &out);
+    return in + out;
 }
 
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
@@ -223,7 +214,6 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         struct http_conn *n = mem_alloc(sizeof(*n));
         int one = 1;
         unsigned idle_ms = s->o.idle_ms; /* also for bytes that the peer does not acknowledge */
-        n->server = s;
         n->fd = info->connect_fd;
         n->waiting_since_ms = loop_now_ms(s->loop);
         greet(s, c, n);
@@ -446,7 +436,7 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     set_defaults(&s->o);
     list_init(&s->conns);
     strangers_init(&s->strangers, s->o.max_strangers,
-                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE, is_shaking_hands);
+                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE, NULL);
     list_init(&s->requests);
     list_init(&s->streams);
     s->timer = loop_timer_new(loop, on_timer, s);

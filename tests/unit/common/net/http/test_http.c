@@ -348,34 +348,6 @@ static void test_strangers(void **state)
     stop(w);
 }
 
-/* Who has begun to speak is not displaced by who comes behind it. */
-static void test_under_way(void **state)
-{
-    struct world w = {.stream = NULL};
-    const struct http_server_options o = {.host = "127.0.0.1", .max_strangers = 2, .arg = &w};
-    char got[4096] = "", byte;
-    net_test_init(&w.t);
-    assert_int_equal(http_server_open(w.t.loop, &o, &w.server, NULL), 0);
-    http_server_routes(w.server, routes, sizeof(routes) / sizeof(routes[0]));
-    w.user.http_port = http_server_port(w.server);
-    const int first = tcp(&w); /* of one address: one */
-    send_text(first, "GET /healthz HTTP/1.1\r\n");
-    WAIT_FOR(&w.t, http_server_counters(w.server).strangers == 1);
-    const int second = tcp(&w);
-    WAIT_FOR(&w.t, read(second, &byte, 1) == 0);
-    send_text(first, "Host: x\r\n\r\n");
-    expect_text(&w, first, got, sizeof(got), "ok");
-    /* It has had its answer, and makes room. */
-    const int third = tcp(&w);
-    WAIT_FOR(&w.t, read(first, &byte, 1) == 0);
-    assert_int_equal(http_server_counters(w.server).strangers, 1);
-    assert_int_equal(close(first), 0);
-    assert_int_equal(close(second), 0);
-    assert_int_equal(close(third), 0);
-    http_server_close(w.server);
-    net_test_release(&w.t);
-}
-
 static void test_plain_needs_loopback(void **state)
 {
     struct net_test t;
@@ -391,21 +363,13 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),
-        cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_origin),
-        cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_deferred),
-        cmocka_unit_test(test_wrong_pin),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_slow_header),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_one_holder),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_under_way),
-        cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),    cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_origin),    cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),  cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),    cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_cut),       cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_full),      cmocka_unit_test(test_one_holder),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
