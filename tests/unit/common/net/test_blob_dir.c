@@ -201,7 +201,7 @@ static void test_list_and_touch(void **state)
     assert_in_range(time(NULL) - st.touched_s, 3600, 3660);
     assert_int_equal(r.s->ops->touch(r.s, &id, &r.err), 0);
     assert_int_equal(r.s->ops->stat(r.s, &id, &st, &r.err), 0);
-    assert_in_range(time(NULL) - st.touched_s, 0, 60);
+    assert_in_range(time(NULL) + 1 - st.touched_s, 0, 61); /* time() may be a tick behind files' */
     end(&r);
 }
 
