@@ -31,6 +31,7 @@ struct run {
     const char *strategies;
     struct file_names before; /* what was in the folder for the results */
     struct timespec *times;   /* and when it had changed last */
+    bool listed;              /* that is known */
 };
 
 static const char *out_dir = "out";
@@ -242,7 +243,7 @@ static struct timespec changed(const char *out, const char *name)
 
 static void note_earlier(struct run *run, const char *out)
 {
-    (void)file_list(out, ENTRIES_MAX, &run->before, NULL);
+    run->listed = file_list(out, ENTRIES_MAX, &run->before, NULL) == 0;
     run->times = mem_alloc_array(run->before.n, sizeof *run->times);
     for (size_t i = 0; i < run->before.n; i++)
         run->times[i] = changed(out, run->before.items[i]);
@@ -269,13 +270,13 @@ static void say_earlier(const struct run *run, const char *out)
         fprintf(stderr, " in %s\n", out);
 }
 
-/* Is it there, and not of an earlier run? */
+/* Is it there, and surely not of an earlier run? */
 static bool is_new(const struct run *run, const char *out, const char *name)
 {
     bool earlier = false;
     for (size_t i = 0; i < run->before.n; i++)
         earlier |= strcmp(name, run->before.items[i]) == 0 && is_earlier(run, out, i);
-    return !earlier && changed(out, name).tv_sec != 0;
+    return run->listed && !earlier && changed(out, name).tv_sec != 0;
 }
 
 static int run_job(struct run *run, struct job_file *job, int workers, const char *out,

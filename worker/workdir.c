@@ -8,9 +8,8 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/net/keys.h"
-#include "worker/order/cache.h"
+#include "worker/order/work.h"
 
-#define STATE_FILES_MAX 65536
 #define ROOM_BYTES (1u << 20)
 
 static int lock(const char *dir, struct workdir *w, struct err *err)
@@ -80,7 +79,7 @@ static uint64_t job_of(const char *name)
 void workdir_forget(const char *state, uint64_t before)
 {
     struct file_names names;
-    if (file_list(state, STATE_FILES_MAX, &names, NULL) < 0)
+    if (file_list(state, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
         char *path = file_join(state, names.items[i]);
@@ -108,7 +107,7 @@ static void prune_state(const struct workdir *w)
     struct file_names names;
     const time_t now = time(NULL);
     time_t last = 0;
-    if (file_list(w->state, STATE_FILES_MAX, &names, NULL) < 0)
+    if (file_list(w->state, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
         const time_t at = touched(w, names.items[i]);
@@ -146,7 +145,7 @@ static int drop_unflushed(const struct workdir *w, struct err *err)
 {
     struct file_names names;
     size_t dropped = 0;
-    int rc = file_list(w->state, STATE_FILES_MAX, &names, err);
+    int rc = file_list(w->state, WORK_STATE_FILES_MAX, &names, err);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < names.n && rc == 0; i++) {

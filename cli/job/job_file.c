@@ -392,13 +392,7 @@ void job_file_say_left(const struct job_file *job)
 {
     const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
     if (left)
-        fprintf(stderr, "left out: %s; %s\n", left,
-                job_is_text(&job->spec)
-                    ? "only files .txt .jsonl (.zst .gz) .bin in the folder itself are read, and "
-                      "those in folders inside by a pattern such as DIR/*/*.txt"
-                : strstr(left, "beside the tars")
-                    ? "where there are tars only these are read: move them for the folders' images"
-                    : "only files .jpg .jpeg .png .webp are read, in one folder for each class");
+        fprintf(stderr, "left out: %s; %s\n", left, dataset_reads(job->dataset));
 }
 
 static void say_bad(const struct job_file *job, const struct dataset_report *report)

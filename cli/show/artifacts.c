@@ -544,38 +544,26 @@ int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct 
     return rc;
 }
 
-/* Removes an earlier job's tokenizer, or refuses a folder that has one. */
-static int clear_tokenizer(const char *dir, bool replace, struct err *err)
+/* Files of an earlier job that libraries would read as this model's, tokenizers first. */
+static const char *const others[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+                                     "config.json", "generation_config.json"};
+enum { TOKENIZER_FILES = 3, OTHER_FILES = sizeof others / sizeof *others };
+
+/* Removes the first n of them if they may be replaced.  Else refuses the folder if one is there, or
+ * only names it, as a person may have put it there. */
+static int clear_others(const char *dir, size_t n, bool replace, bool refuse, struct err *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model",
-                                        "tokenizer_config.json"};
     int rc = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
-        char *path = file_join(dir, names[i]);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        char *path = file_join(dir, others[i]);
         if (replace) {
             rc = file_remove(path, err);
-        } else if (file_exists(path)) {
+        } else if (file_exists(path) && refuse) {
             (void)err_set(err, -EEXIST, "%s is not of this job, which names no tokenizer", path);
             rc = say_other(dir, err);
-        }
-        mem_free(path);
-    }
-    return rc;
-}
-
-/* What lies beside a model that brings no companions: an earlier job's goes if it may be replaced,
- * and else is named, since a person may have put it there. */
-static int clear_companions(const char *dir, bool replace, struct err *err)
-{
-    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                        "tokenizer.model", "tokenizer_config.json"};
-    int rc = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
-        char *path = file_join(dir, names[i]);
-        if (replace)
-            rc = file_remove(path, err);
-        else if (file_exists(path))
+        } else if (file_exists(path)) {
             fprintf(stderr, "skerry: %s was there before, and is not of this job\n", path);
+        }
         mem_free(path);
     }
     return rc;
@@ -594,7 +582,7 @@ static int write_companions(struct cli *cli, const json_t *job, const char *dir,
 {
     const json_t *blob = json_object_get(job, "companions");
     if (!json_is_object(blob))
-        return clear_companions(dir, replace, err);
+        return clear_others(dir, OTHER_FILES, replace, false, err);
     struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
     char *temporary = NULL;
     int rc = cli_temporary(&temporary, err);
@@ -626,7 +614,7 @@ static int prepare_folder(struct cli *cli, const json_t *job, const char *dir, b
         return rc;
     rc = artifacts_check_folder(&spec, dir, err);
     if (rc == 0 && spec.model.type == JOB_MODEL_LLAMA && !has_tokenizer(job))
-        rc = clear_tokenizer(dir, replace, err);
+        rc = clear_others(dir, TOKENIZER_FILES, replace, true, err);
     if (rc == 0 && spec.model.type == JOB_MODEL_EXTERNAL)
         rc = write_companions(cli, job, dir, replace, err);
     job_release(&spec);

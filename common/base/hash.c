@@ -46,8 +46,8 @@ void hash_sha256(const void *data, size_t len, uint8_t out[HASH_BYTES])
     must(gnutls_hash_fast(GNUTLS_DIG_SHA256, data, len, out), "sha256");
 }
 
-static int hash_pieces(const char *path, bool (*stop)(void *arg), void *arg,
-                       uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err)
+int hash_file_until(const char *path, bool (*stop)(void *arg), void *arg, uint8_t out[HASH_BYTES],
+                    uint64_t *ret_size, struct err *err)
 {
     enum { PIECE = 256 * 1024 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -84,13 +84,7 @@ static int hash_pieces(const char *path, bool (*stop)(void *arg), void *arg,
 
 int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err)
 {
-    return hash_pieces(path, NULL, NULL, out, ret_size, err);
-}
-
-int hash_file_until(const char *path, bool (*stop)(void *arg), void *arg, uint8_t out[HASH_BYTES],
-                    uint64_t *ret_size, struct err *err)
-{
-    return hash_pieces(path, stop, arg, out, ret_size, err);
+    return hash_file_until(path, NULL, NULL, out, ret_size, err);
 }
 
 void hash_hmac(const void *key, size_t key_len, const void *data, size_t len,

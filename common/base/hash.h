@@ -3,8 +3,6 @@
 #ifndef COMMON_BASE_HASH_H
 #define COMMON_BASE_HASH_H
 
-#include <stdatomic.h>
-
 #include "common/base/base.h"
 
 #define HASH_BYTES 32
@@ -22,7 +20,8 @@ void hash_release(struct hash *h); /* after final: harmless */
 /* In one call: of memory; of a whole file (read in pieces; ret_size may be NULL); keyed. */
 void hash_sha256(const void *data, size_t len, uint8_t out[HASH_BYTES]);
 int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err);
-/* Of a file, until stop(arg), which is asked before each piece, is true: -ERR_CANCELLED. */
+/* Of a file, until stop(arg), which is asked before each piece, is true: -ERR_CANCELLED.  stop may
+ * be NULL. */
 int hash_file_until(const char *path, bool (*stop)(void *arg), void *arg, uint8_t out[HASH_BYTES],
                     uint64_t *ret_size, struct err *err);
 void hash_hmac(const void *key, size_t key_len, const void *data, size_t len,

@@ -107,6 +107,11 @@ const char *dataset_left_out(const struct dataset *ds)
     return ds->left_out;
 }
 
+const char *dataset_reads(const struct dataset *ds)
+{
+    return ds->source->reads;
+}
+
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
                 struct err *err)
 {

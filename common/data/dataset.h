@@ -87,6 +87,8 @@ uint64_t dataset_samples(const struct dataset *ds);
 /* The files that were found but are not read: "2 .gif files, 1 folder inside class folders"; NULL:
  * none.  Valid until close. */
 const char *dataset_left_out(const struct dataset *ds);
+/* What is read of such a dataset, for a person who misses something: "only files ..." */
+const char *dataset_reads(const struct dataset *ds);
 
 /* A finished shard file; the callback may move or upload it; path is borrowed.
  * A negative return stops the cut with *err as filled. */

@@ -294,4 +294,5 @@ const struct dataset_source dataset_folder = {
     .open = folder_open,
     .close = folder_close,
     .cut = folder_cut,
+    .reads = "only files .jpg .jpeg .png .webp are read, in one folder for each class",
 };

@@ -479,4 +479,7 @@ const struct dataset_source dataset_tars = {
     .open = tars_open,
     .close = tars_close,
     .cut = tars_cut,
+    .reads =
+        "only files .jpg .jpeg .png .webp in the tars are read: without tars beside them folders "
+        "are classes",
 };

@@ -532,4 +532,6 @@ const struct dataset_source dataset_text = {
     .open = text_open,
     .close = text_close,
     .cut = text_cut,
+    .reads = "only files .txt .jsonl (.zst .gz) .bin in the folder itself are read, and those in "
+             "folders inside by a pattern such as DIR/*/*.txt",
 };

@@ -285,7 +285,9 @@ static void make_room(struct engine *e, const struct work *w, int batch)
     if (task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &model, NULL) < 0)
         return; /* which is told when they are opened */
     engine_room(e, experts_bytes(model, batch, net_dtype(e->dev, train.precision)) +
-                       (w->task->sample ? encoders_missing(e->encoders[0], FROZEN_DECODE) : 0));
+                       (w->task->sample && w->task->n_encoders > 0
+                            ? encoders_missing(e->encoders[0], FROZEN_DECODE)
+                            : 0));
     model_free(model);
 }
 

@@ -16,7 +16,6 @@
 #include "worker/train/profile.h"
 #include "worker/order/task_model.h"
 
-#define STATE_FILES_MAX 65536
 #define ROUNDS_KEPT 4 /* of the files of other replicas: about as far apart are those of a job */
 #define SMALLER_MAX 16
 #define TRIED_MAX 16
@@ -711,7 +710,7 @@ static void drop_left_behind(const struct replicas *rs, const struct replica *r,
     char job[NUMBER_MAX + 16], own[2 * NUMBER_MAX + 32];
     snprintf(job, sizeof(job), "replica-%" PRIu64 "-", r->job_id);
     snprintf(own, sizeof(own), "%s%u-%u.", job, r->path, r->index);
-    if (round <= ROUNDS_KEPT || file_list(rs->dir, STATE_FILES_MAX, &names, NULL) < 0)
+    if (round <= ROUNDS_KEPT || file_list(rs->dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
         char *path = file_join(rs->dir, names.items[i]);

@@ -4,8 +4,8 @@
 
 #include "common/base/file.h"
 #include "common/outer/contribution.h"
+#include "worker/order/work.h"
 
-#define STATE_FILES_MAX 65536
 #define PENDING ".pending-"
 #define SENT ".sent-"
 
@@ -54,7 +54,7 @@ int residual_prepare(const char *dir, const struct residual_key *key, uint64_t t
     snprintf(ret_pending, CACHE_PATH_MAX, "%s/%s" PENDING "%" PRIu64, dir, stem, task_id);
     struct file_names names;
     pthread_mutex_lock(&lock);
-    int rc = file_list(dir, STATE_FILES_MAX, &names, err);
+    int rc = file_list(dir, WORK_STATE_FILES_MAX, &names, err);
     if (rc == 0) {
         rc = take_earlier(dir, &names, stem, task_id, ret_current, err);
         file_names_release(&names);
@@ -101,7 +101,7 @@ static int hear_of_all(const char *dir, const struct residual_word *w, struct er
     snprintf(suffixes[0], sizeof(suffixes[0]), PENDING "%" PRIu64, w->task_id);
     snprintf(suffixes[1], sizeof(suffixes[1]), SENT "%" PRIu64, w->task_id);
     struct file_names names;
-    int rc = file_list(dir, STATE_FILES_MAX, &names, err);
+    int rc = file_list(dir, WORK_STATE_FILES_MAX, &names, err);
     if (rc < 0)
         return rc;
     /* Sorted: what an earlier attempt has sent comes after what this one has made, and counts. */

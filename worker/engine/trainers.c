@@ -13,7 +13,6 @@
 #define HELLO_MS 300000 /* enough to import a framework from a slow disk */
 #define SETUP_BYTES                                                                                \
     (UINT64_C(8) << 30) /* PyTorch with its libraries, and what pip has beside them */
-#define STATE_FILES_MAX 65536
 
 struct trainers {
     struct external *running;
@@ -127,7 +126,7 @@ static void forget_old(const char *state_dir, const char *but)
 {
     struct file_names names = {0};
     size_t others = 0;
-    if (file_list(state_dir, STATE_FILES_MAX, &names, NULL) < 0)
+    if (file_list(state_dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     forget_halves(state_dir, &names, but);
     for (size_t i = 0; i < names.n; i++)

@@ -34,7 +34,6 @@
 #define STREAM_PHASE 0x65787465726eULL
 #define STATE_MAX (1ull << 40) /* bytes of an optimiser's state */
 #define CHUNK (1u << 20)
-#define STATE_FILES_MAX 65536
 #define LOOK_NS CLOCK_NS_PER_S          /* most between waits at which a snapshot may be made */
 #define BEGINS_NS (60 * CLOCK_NS_PER_S) /* most of a first step without a sign of work */
 
@@ -297,7 +296,7 @@ static uint64_t newest_state(const struct phase *p)
 {
     struct file_names names;
     uint64_t newest = 0;
-    if (file_list(p->e->state_dir, STATE_FILES_MAX, &names, NULL) < 0)
+    if (file_list(p->e->state_dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return 0;
     for (size_t i = 0; i < names.n; i++) {
         const uint64_t step = state_step(p, names.items[i]);
@@ -313,7 +312,7 @@ static void drop_states(const struct phase *p, uint64_t begun, uint64_t end)
 {
     struct file_names names;
     char path[CACHE_PATH_MAX];
-    if (file_list(p->e->state_dir, STATE_FILES_MAX, &names, NULL) < 0)
+    if (file_list(p->e->state_dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
         const uint64_t step = state_step(p, names.items[i]);

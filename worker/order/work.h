@@ -28,6 +28,7 @@ struct uplink;
 #define WORK_OUTPUTS_MAX 4096
 #define WORK_ROWS_MAX 256
 #define WORK_MESSAGE_MAX (16u << 20) /* bytes of an unpacked task */
+#define WORK_STATE_FILES_MAX 65536   /* of a state directory, of which more are not looked at */
 
 /* Why the compute thread should stop, if it should. */
 enum work_stop {

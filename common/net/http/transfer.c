@@ -231,8 +231,8 @@ static void retry_later(struct transfer *t, const struct err *err)
     if (reached > t->best)
         t->best = reached;
     if (t->tries <= 1) /* the first failure in a row, however long the attempt was */
-        t->best_ms = now;
-    const bool spent = t->tries >= x->o.max_tries && now - t->best_ms >= x->o.patience_ms;
+        t->failed_ms = now;
+    const bool spent = t->tries >= x->o.max_tries && now - t->failed_ms >= x->o.patience_ms;
     if (t->kind == TRANSFER_CALL || (spent && !t->told_to_wait)) {
         finish(t, err->code, err->msg);
         return;
@@ -631,7 +631,6 @@ static int enqueue(struct xfer *x, struct transfer *t, const char *url, uint64_t
     t->shared = &x->link;
     t->url = str_dup(url);
     t->id = ++x->next_id;
-    t->best_ms = loop_now_ms(x->loop);
     list_push(&x->waiting, &t->link);
     x->waiting_count++;
     if (ret_id)

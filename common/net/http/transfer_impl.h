@@ -94,7 +94,7 @@ struct transfer {
     unsigned away_failures;    /* in a row */
     struct patience_wait wait; /* for the object store's answer */
     uint64_t best;             /* the furthest offset of any attempt */
-    uint64_t best_ms;          /* when the first attempt that came no further failed */
+    uint64_t failed_ms;        /* when the first attempt that came no further failed */
     unsigned tries;            /* in a row without progress */
     struct loop_timer *retry;
     struct transfer_verify *verifying;
