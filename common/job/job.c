@@ -223,7 +223,8 @@ static int check_sample(const struct yaml_doc *doc, struct job_spec *s, struct e
 }
 
 /* Nesterov's momentum averages the contributions of several replicas.  With those of only one
- * it makes the loss jump after the first rounds, so such a job gets plain steps by default.
+ * it makes the loss jump after the first rounds, so such a job gets plain steps by default.  Stale
+ * contributions point the same way again, so asynchronous jobs get less of it (docs/outer.md).
  * Trained weights need no warm-up of the momentum. */
 static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
@@ -241,6 +242,8 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
         s->outer.lr = 1;
     if (alone && !conf_find(doc, "outer.momentum"))
         s->outer.momentum = 0;
+    else if (s->outer.async && !s->taken && !conf_find(doc, "outer.momentum"))
+        s->outer.momentum = 0.5;
     if (s->model.warm_start && !conf_find(doc, "outer.warmup"))
         s->outer.warmup = 0;
     return 0;
@@ -351,16 +354,20 @@ static bool keeps(const char *text, const struct job_spec *spec)
         return false;
     const bool same = got.train.lr == spec->train.lr &&
                       got.train.schedule == spec->train.schedule &&
-                      got.outer.warmup == spec->outer.warmup;
+                      got.outer.warmup == spec->outer.warmup &&
+                      got.outer.momentum == spec->outer.momentum;
     job_release(&got);
     return same;
 }
 
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err)
 {
-    char lr[32], warmup[32], *whole = str_dup(text);
+    char lr[32], warmup[32], momentum[32], *whole = str_dup(text);
     (void)snprintf(lr, sizeof lr, "%.17g", spec->train.lr);
     (void)snprintf(warmup, sizeof warmup, "%d", spec->outer.warmup);
+    (void)snprintf(momentum, sizeof momentum, "%.17g", spec->outer.momentum);
+    if (spec->outer.async)
+        whole = write_in(whole, "outer", "momentum", momentum);
     whole = write_in(whole, "outer", "warmup", warmup);
     if (!job_family(spec)->external) { /* the user's trainer has its own defaults */
         const bool decay = spec->train.schedule == JOB_SCHEDULE_DECAY;
@@ -373,8 +380,9 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
     }
     mem_free(whole);
     return err_set(err, -ERR_CONFIG,
-                   "train.lr, train.schedule and outer.warmup, which the job file leaves out, "
-                   "cannot be written into it: give them, or shorten it (%zu bytes of at most %d)",
+                   "train.lr, train.schedule, outer.warmup and outer.momentum, which the job file "
+                   "leaves out, cannot be written into it: give them, or shorten it (%zu bytes of "
+                   "at most %d)",
                    strlen(text), JOB_SPEC_MAX);
 }
 

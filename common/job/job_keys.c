@@ -343,7 +343,7 @@ static const struct conf_key outer_keys[] = {
          .doc = "outer learning rate; if unset, 1 where each module has one replica on one path"),
     CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
          .doc = "outer Nesterov momentum; if unset, 0 where each module has one replica on one "
-                "path"),
+                "path, else 0.5 with async"),
     CONF(struct job_outer, warmup, INT, .def = "10", .min = 0, .max = 1000000,
          .doc = "rounds over which the momentum rises from 0, as the first updates of a fresh "
                 "model all point the same way; if unset, 0 with model.warm_start"),

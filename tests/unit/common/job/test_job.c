@@ -486,6 +486,39 @@ static void fragments_are_written_in_with_their_reason(void **state)
     assert_null(text);
 }
 
+/* Asynchronous jobs have less momentum, but those of earlier releases go on with what they had. */
+static void async_has_a_momentum_of_its_own(void **state)
+{
+    static const struct {
+        const char *outer, *replicas;
+        bool taken;
+        double momentum;
+    } cases[] = {
+        {"async: true", "2", false, 0.5},
+        {"async: true", "2", true, 0.9},
+        {"async: true, momentum: 0.8", "2", false, 0.8},
+        {"async: true", "1", false, 0},
+        {"async: false", "2", false, 0.9},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *text = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
+                                "model: {preset: DiT-S/8}\ntrain: {batch: 8}\n"
+                                "recipe: {replicas: %s}\nouter: {rounds: 2, steps: 2, %s}\n",
+                                cases[i].replicas, cases[i].outer);
+        struct job_spec s, kept;
+        OK((cases[i].taken ? job_parse_taken : job_parse)(text, strlen(text), "job", &s, err));
+        assert_true(s.outer.momentum == cases[i].momentum);
+        char *whole;
+        OK(job_keep_defaults(text, &s, &whole, err));
+        OK(job_parse_taken(whole, strlen(whole), "job", &kept, err));
+        assert_true(kept.outer.momentum == cases[i].momentum);
+        job_release(&kept);
+        job_release(&s);
+        mem_free(whole);
+        mem_free(text);
+    }
+}
+
 /* A trainer of the user's has rates of its own. */
 static void a_trainer_keeps_its_rate(void **state)
 {
@@ -573,6 +606,7 @@ int main(void)
         cmocka_unit_test(shares_are_capped),
         cmocka_unit_test(defaults_are_written_into_a_job),
         cmocka_unit_test(fragments_are_written_in_with_their_reason),
+        cmocka_unit_test(async_has_a_momentum_of_its_own),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(secrets_are_left_out),
         cmocka_unit_test(what_has_no_room_is_refused),
