@@ -1,4 +1,5 @@
 /* skerry run: a private swarm from start to results. */
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "common/base/base.h"
@@ -89,6 +90,19 @@ static int drill(struct run *run, const json_t *job, struct err *err)
     return rc;
 }
 
+/* Has a path ended a round?  Then there is something to lose. */
+static bool is_trained(const json_t *job)
+{
+    const json_t *path;
+    size_t i;
+    json_array_foreach(json_object_get(job, "path_list"), i, path)
+    {
+        if (cli_int(path, "round", 0) > 0)
+            return true;
+    }
+    return false;
+}
+
 /* At every poll: fetches new samples, checks that the job fits and that the daemons live. */
 static int on_poll(void *arg, const json_t *job)
 {
@@ -96,6 +110,8 @@ static int on_poll(void *arg, const json_t *job)
     struct err err = {0};
     int rc = 0;
 
+    if (job && !run->swarm.keep && is_trained(job))
+        swarm_keep(&run->swarm);
     if (job) {
         take_new_samples(run, job);
         rc = drill(run, job, &err);
@@ -196,7 +212,7 @@ static int check_apart(const struct job_file *job, const char *out, struct err *
                    out, job->data_path);
 }
 
-static int collect(struct run *run, uint64_t id, const char *out, struct err *err)
+static int collect(struct run *run, uint64_t id, const char *out, bool done, struct err *err)
 {
     struct cli *cli = run->cli;
     char *model = file_join(out, "model");
@@ -208,23 +224,38 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     if (rc == 0)
         rc = artifacts_samples(cli, id, out, err);
     if (rc == -ERR_NOTFOUND) {
-        if (!run->swarm.trainers)
+        if (done && !run->swarm.trainers)
             fprintf(stderr, "skerry: %s\n", err->msg);
         rc = 0; /* the other results do not need it; not all trainers draw */
     }
-    if (rc == 0 && run->strategies)
+    if (rc == 0 && done && run->strategies)
         rc = draw_strategies(run, id, out, err);
     if (rc == 0)
         rc = artifacts_report(cli, id, out, err);
     mem_free(model);
+    run->swarm.keep &= rc < 0;
     return rc;
+}
+
+/* Saves what a run that ends early has trained, apart from the results of one that was done. */
+static void save_unfinished(struct run *run, uint64_t id, const char *out)
+{
+    char *folder = file_join(out, "unfinished");
+    struct err err = {0};
+    (void)signal(SIGHUP, SIG_IGN); /* a terminal that closes may say so twice */
+    cli_interrupted = 0;           /* another Ctrl-C ends this, too */
+    if (collect(run, id, folder, false, &err) == 0)
+        fprintf(stderr, "skerry: what was trained is in %s\n", folder);
+    else
+        (void)cli_fail(&err);
+    mem_free(folder);
 }
 
 /* Is it what a run leaves beside its logs? */
 static bool is_result(const char *name)
 {
-    static const char *const names[] = {"model",    "samples.png",   "sample.txt",
-                                        "loss.svg", "metrics.jsonl", "report.json"};
+    static const char *const names[] = {"model",         "samples.png", "sample.txt", "loss.svg",
+                                        "metrics.jsonl", "report.json", "unfinished"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i]) == 0)
             return true;
@@ -302,7 +333,11 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
         rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
     if (rc == 0)
         rc = follow_job(run->cli, id, &hook);
-    return rc == CLI_OK ? collect(run, id, out, err) : rc;
+    if (rc == CLI_OK)
+        return collect(run, id, out, true, err);
+    if (run->swarm.keep && run->swarm.coordinator > 0)
+        save_unfinished(run, id, out);
+    return rc;
 }
 
 static void print_results(const struct run *run, const struct job_spec *spec, const char *out)
@@ -342,14 +377,16 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     if (rc == 0) {
         rc = run_job(run, &job, n_workers, out_dir, err);
         cli_close(cli);
-        swarm_stop(&run->swarm);
     }
+    if (rc < 0)
+        rc = cli_interrupted ? CLI_INTERRUPTED : cli_fail(err);
+    const bool kept = run->swarm.keep;
+    swarm_stop(&run->swarm);
     if (rc == CLI_OK && !cli->json)
         print_results(run, &job.spec, out_dir);
-    else if (rc < 0)
-        rc = cli_interrupted ? CLI_INTERRUPTED : cli_fail(err);
-    if (rc == CLI_INTERRUPTED)
-        fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
+    else if (rc == CLI_INTERRUPTED)
+        fprintf(stderr, "skerry: interrupted; the swarm is stopped%s\n",
+                kept ? "" : " and its state removed");
     say_earlier(run, out_dir);
     file_names_release(&run->before);
     mem_free(run->times);
@@ -365,9 +402,10 @@ const struct command command_run = {
     .about = "Starts a coordinator and workers on free loopback ports and runs the "
              "job to its end.  DIR then has samples.png (or sample.txt), which is "
              "updated during training, loss.svg, metrics.jsonl, report.json and "
-             "model/.  Cleans up after itself, also on Ctrl-C and on errors; the "
-             "logs stay in DIR/logs, and what is there of an earlier run stays until "
-             "it is replaced.",
+             "model/.  Cleans up after itself, also on Ctrl-C and on errors; what "
+             "was trained by then is in DIR/unfinished, and what cannot be saved "
+             "stays in DIR/.swarm.  The logs stay in DIR/logs, and what is there of "
+             "an earlier run stays until it is replaced.",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,

@@ -16,8 +16,10 @@
 #define START_MS 30000
 #define STOP_MS 4000
 #define LOGS_MAX 65536
-#define LOG_LINE_MAX 2048     /* as common/base/log.c has it */
+#define LOG_LINE_MAX 2048 /* as common/base/log.c has it */
+#define HOW_MAX 1024
 #define WHY_MAX 1024          /* as of an error's sentence, in which it is told */
+#define UNSAVED "unsaved"     /* in the state: it has what was trained, and nothing else does */
 #define FULL_BYTES (1u << 20) /* with less left, that is why nothing was written */
 #define DEATHS_MAX 16         /* workers that die more often than this do not die by chance */
 
@@ -185,13 +187,45 @@ static int remove_logs(const char *dir, struct err *err)
     return rc;
 }
 
+/* Writes to out how to save what is in a state that was kept. */
+static const char *how_to_save(const char *state, char out[HOW_MAX])
+{
+    char *bin = cli_own_folder();
+    (void)snprintf(out, HOW_MAX,
+                   "to save it, start `%s/coordinatord --data-dir %s/coordinator --listen "
+                   "127.0.0.1 --host 127.0.0.1 --rpc-port 0 --http-port 0`, run `%s/skerry export "
+                   "--server @%s/coordinator/user.token --out MODEL`, and then remove %s",
+                   bin, state, bin, state, state);
+    mem_free(bin);
+    return out;
+}
+
+/* The folder of the daemons' state, unless it has what an earlier run could not save. */
+static int choose_state(struct swarm *s, const char *dir, struct err *err)
+{
+    char *state = file_join(dir, ".swarm"), *mark = file_join(state, UNSAVED), how[HOW_MAX];
+    const bool unsaved = file_exists(mark);
+    mem_free(mark);
+    if (unsaved) {
+        (void)err_set(err, -EEXIST,
+                      "%s has what an earlier run trained and did not save: %s; or give another "
+                      "folder with --out",
+                      state, how_to_save(state, how));
+        mem_free(state);
+        return -EEXIST;
+    }
+    s->state = state;
+    return 0;
+}
+
 int swarm_start(struct swarm *s, const char *dir, struct err *err)
 {
     int rc = hold(s, dir, err);
+    if (rc == 0)
+        rc = choose_state(s, dir, err);
     if (rc < 0)
         return rc;
     s->bin = cli_own_folder();
-    s->state = file_join(dir, ".swarm");
     s->logs = file_join(dir, "logs");
     s->user_token = file_join(s->state, "coordinator/user.token");
     char *data = file_join(s->state, "coordinator");
@@ -348,6 +382,31 @@ static void reap(pid_t pid, uint64_t deadline)
     }
 }
 
+void swarm_keep(struct swarm *s)
+{
+    char *mark = file_join(s->state, UNSAVED);
+    (void)file_write_atomic(mark, "", 0, 0600, NULL); /* the next run would remove the state */
+    mem_free(mark);
+    s->keep = true;
+}
+
+/* Of a state that is kept the workers' caches can go. */
+static void remove_state(const struct swarm *s)
+{
+    char how[HOW_MAX];
+    if (!s->keep) {
+        (void)file_remove_tree(s->state, NULL); /* a leftover is removed by the next run */
+        return;
+    }
+    for (int i = 1; i <= s->next_name; i++) {
+        char *work = str_printf("%s/worker-%d", s->state, i);
+        (void)file_remove_tree(work, NULL);
+        mem_free(work);
+    }
+    fprintf(stderr, "skerry: what was trained is kept in %s; %s\n", s->state,
+            how_to_save(s->state, how));
+}
+
 void swarm_stop(struct swarm *s)
 {
     uint64_t deadline = clock_now_ms() + STOP_MS;
@@ -363,7 +422,7 @@ void swarm_stop(struct swarm *s)
         s->coordinator = 0;
     }
     if (s->state)
-        (void)file_remove_tree(s->state, NULL); /* a leftover is removed by the next run */
+        remove_state(s);
     if (s->folder > 0)
         close(s->folder);
     mem_free(s->bin);

@@ -30,10 +30,12 @@ struct swarm {
      * item serves all that follow, and a replacement gets those of the worker it replaces. */
     struct args_list extra;
     int deaths; /* replaced workers so far */
+    bool keep;  /* the state: swarm_keep() */
 };
 
 /* Starts the coordinator and waits until it answers.  `dir` must exist; makes
- * dir/.swarm and dir/logs.  -EBUSY where another one is at work there. */
+ * dir/.swarm and dir/logs.  -EBUSY where another one is at work there, -EEXIST where one has left
+ * what it was to keep. */
 int swarm_start(struct swarm *s, const char *dir, struct err *err);
 int swarm_add_worker(struct swarm *s, struct err *err);
 /* SIGKILLs worker i (of those that live, modulo their number) and starts another in
@@ -42,7 +44,11 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err);
 /* Reaps children.  A worker that died is replaced, with a line on stderr; a
  * dead coordinator, or workers that keep dying, is an error that names the log. */
 int swarm_check(struct swarm *s, struct err *err);
-/* Ends all children (SIGTERM, then SIGKILL) and removes the state; the logs stay. */
+/* From now on the coordinator's state must outlive this swarm, whatever ends it, unless `keep` is
+ * false again at swarm_stop(). */
+void swarm_keep(struct swarm *s);
+/* Ends all children (SIGTERM, then SIGKILL) and removes the state, or says on stderr how to export
+ * the model from what is kept of it; the logs stay. */
 void swarm_stop(struct swarm *s);
 
 #endif

@@ -106,7 +106,8 @@ def test_a_job_begins_when_all_workers_are_here(tmp_path):
 def start_long_run(tmp_path, **keys):
     job = write_job(tmp_path, rounds=100000, steps=20, **keys)
     run = subprocess.Popen([f"{BIN}/skerry", "run", str(job), "--workers", "2", "--out", str(tmp_path / "out")],
-                           stderr=open(tmp_path / "err", "w"), stdout=subprocess.DEVNULL)
+                           stderr=open(tmp_path / "err", "w"), stdout=subprocess.DEVNULL,
+                           preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # else it stays ignored under nohup
     wait_until(lambda: re.search(r"round [1-9]", open(tmp_path / "err").read()) or run.poll() is not None, 60,
                "the first round")
     assert run.poll() is None, open(tmp_path / "err").read()
@@ -136,7 +137,7 @@ def gone(pids):
     return all(dead(pid) for pid in pids)
 
 
-@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(tmp_path, signo):
     run, kids = start_long_run(tmp_path)
     second = skerry("run", tmp_path / "job.yaml", "--out", tmp_path / "out")
@@ -147,6 +148,54 @@ def test_a_signal_ends_it_cleanly(tmp_path, signo):
     assert gone(kids)
     assert not (tmp_path / "out" / ".swarm").exists()
     assert "interrupted" in open(tmp_path / "err").read()
+    saved_unfinished(tmp_path / "out")
+
+
+def saved_unfinished(out):
+    """The newest model and the curves, apart from what a finished run leaves."""
+    assert json.load(open(out / "unfinished" / "model" / "config.json"))["round"] >= 1
+    assert read_safetensors(out / "unfinished" / "model" / "model.safetensors")
+    assert {"metrics.jsonl", "loss.svg", "report.json"} <= set(os.listdir(out / "unfinished"))
+    assert not (out / "model").exists()
+
+
+def test_a_worker_that_ends_does_not_cost_the_training(tmp_path):
+    run, kids = start_long_run(tmp_path)
+    worker = next(pid for pid in kids if open(f"/proc/{pid}/comm").read().startswith("workerd"))
+    os.kill(worker, signal.SIGTERM)
+    assert run.wait(60) == 1
+    said = open(tmp_path / "err").read()
+    assert "ended by itself" in said and f"skerry: what was trained is in {tmp_path}/out/unfinished\n" in said, said
+    saved_unfinished(tmp_path / "out")
+    assert not (tmp_path / "out" / ".swarm").exists()
+
+
+def test_what_cannot_be_saved_is_kept(tmp_path):
+    """A finished training is there until its results are."""
+    job, out = write_job(tmp_path, rounds=6, steps=20), tmp_path / "out"
+    run = subprocess.Popen([f"{BIN}/skerry", "run", job, "--workers", "1", "--out", out], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: (out / "logs" / "worker-1.log").exists(), 60, "it to have begun")
+    (out / "model").touch()
+    said = run.communicate(timeout=120)[1]
+    assert run.returncode == 1 and "done after round 6/6" in said and f"{out}/model is a file" in said, said
+    assert sorted(os.listdir(out / ".swarm")) == ["coordinator", "unsaved"]
+    (out / "model").unlink()
+    again = skerry("run", job, "--workers", "1", "--out", tmp_path / "out")
+    assert again.returncode == 1, again.stderr
+    for words in said, again.stderr:
+        serve, export = re.findall("`([^`]*)`", words)[-2:]
+        coordinator = subprocess.Popen(serve.split(), stdout=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: "user.token" in coordinator.stdout.readline(), 20, "the coordinator")
+            done = subprocess.run(export.replace("MODEL", str(tmp_path / "model")).split(), capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+        finally:
+            coordinator.terminate()
+            coordinator.wait()
+        assert json.load(open(tmp_path / "model" / "config.json"))["round"] == 6
+        shutil.rmtree(tmp_path / "model")
+    shutil.rmtree(out / ".swarm")
+    assert skerry("run", job, "--workers", "1", "--out", tmp_path / "out").returncode == 0
 
 
 def test_results_of_an_earlier_run_are_named(tmp_path):
@@ -173,6 +222,9 @@ def test_its_own_death_takes_the_swarm_along(tmp_path):
     run.kill()
     run.wait()
     wait_until(lambda: gone(kids), 10, "the children to die with their parent")
+    again = skerry("run", tmp_path / "job.yaml", "--out", tmp_path / "out", timeout=20)
+    assert again.returncode == 1 and f"{tmp_path}/out/.swarm has what an earlier run trained" in again.stderr, again.stderr
+    assert (tmp_path / "out" / ".swarm" / "coordinator").exists()
 
 
 def test_a_killed_worker_is_replaced_and_the_job_ends(tmp_path):

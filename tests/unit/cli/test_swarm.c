@@ -199,6 +199,33 @@ static void test_folder(void **state)
     mem_free(none);
 }
 
+/* What was to be kept outlives the swarm but for the workers' caches, and no other begins on it. */
+static void test_kept(void **state)
+{
+    struct swarm s = {0};
+    struct err err = {0};
+    begin(&s);
+    add(&s);
+    put(dir, ".swarm/worker-1/cache", "");
+    swarm_keep(&s);
+    swarm_stop(&s);
+    assert_true(is_there(".swarm/coordinator/user.token"));
+    assert_false(is_there(".swarm/worker-1"));
+    assert_int_equal(swarm_start(&s, dir, &err), -EEXIST);
+    assert_non_null(strstr(err.msg, "/.swarm has what an earlier run trained and did not save: "));
+    assert_true(str_ends(err.msg, "or give another folder with --out"));
+    swarm_stop(&s);
+    assert_true(is_there(".swarm/coordinator/user.token"));
+    char *mark = file_join(dir, ".swarm/unsaved");
+    assert_int_equal(file_remove(mark, NULL), 0);
+    mem_free(mark);
+    begin(&s);
+    swarm_keep(&s);
+    s.keep = false; /* it was saved */
+    swarm_stop(&s);
+    assert_false(is_there(".swarm"));
+}
+
 static void test_start_fails(void **state)
 {
     struct swarm s = {0};
@@ -374,13 +401,10 @@ int main(int argc, char **argv)
     if (beside_is(argv[0], "workerd"))
         return be_daemon(argc, argv, getenv("SWARM_WORKER"));
     const struct CMUnitTest tests[] = {
-        TEST(test_folder),
-        TEST(test_start_fails),
-        TEST(test_words),
-        TEST(test_too_many),
-        TEST(test_workers_end),
-        TEST(test_coordinator_ends),
-        TEST(test_ends_before_it_begins),
+        TEST(test_folder),           TEST(test_kept),
+        TEST(test_start_fails),      TEST(test_words),
+        TEST(test_too_many),         TEST(test_workers_end),
+        TEST(test_coordinator_ends), TEST(test_ends_before_it_begins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
