@@ -3,7 +3,10 @@ import copy
 import glob
 import os
 import re
+import socket
+import struct
 import subprocess
+import threading
 import warnings
 
 import dockerfile_parse
@@ -186,6 +189,55 @@ def test_skypilot_sees_a_machine_go_before_its_job_ends(tmp_path):
     assert run(3) == (3, "")
     status, said = run(0)
     assert status == 0 and int(said.split()[1]) >= AWS_NOTICE_S + 30
+
+
+# ---- what a machine does at its first boot ----
+
+
+def served_at_the_second_try(command, text):
+    """Runs the command with the address of a server that resets the first connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def serve():
+            server.settimeout(60)
+            first, _ = server.accept()
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            first.close()
+            second, _ = server.accept()
+            second.recv(4096)
+            second.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode())
+            second.close()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        done = subprocess.run(command(f"http://127.0.0.1:{server.getsockname()[1]}/skerry.deb"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+        thread.join(20)
+
+
+@pytest.mark.parametrize("name", ["coordinator.yaml", "worker.yaml"])
+def test_a_lost_connection_is_not_the_end_of_a_machine(tmp_path, name):
+    fetch = yaml.safe_load(read("cloud-init", name))["runcmd"][0]
+    there = {"/run/skerry.deb": str(tmp_path / "skerry.deb")}
+    assert set(there) <= set(fetch)
+    served_at_the_second_try(lambda url: [there.get(w, w) if w != "DEB" else url for w in fetch], "package")
+    assert (tmp_path / "skerry.deb").read_text() == "package"
+
+
+def test_nor_is_it_where_skypilot_sets_one_up(tmp_path):
+    setup = yaml.safe_load(read("skypilot", "worker.yaml"))["setup"]
+    (fetch,) = [line for line in setup.splitlines() if line.startswith("fetch() ")]
+    served_at_the_second_try(lambda url: ["bash", "-c", f"{fetch}\nfetch {tmp_path}/skerry.deb {url}"], "package")
+    assert (tmp_path / "skerry.deb").read_text() == "package"
+
+
+def test_nor_where_cloud_init_is_still_to_come(tmp_path):
+    """Google's first boot tries until apt-get has found it, and only then boots again."""
+    startup = re.search(r'startup = "(.*)"', read("terraform", "gcp", "main.tf"))[1].replace("/usr/bin/cloud-init", f"{tmp_path}/none")
+    for program, text in (("apt-get", "echo apt $1; [ $1 = update ] || [ -e tried ] || { touch tried; exit 100; }"), ("sleep", ":"), ("reboot", "echo reboot")):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / program).chmod(0o755)
+    done = subprocess.run(["sh", "-c", startup], cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, stdout=subprocess.PIPE, text=True, timeout=20)
+    assert done.stdout.split("\n")[:-1] == ["apt update", "apt install"] * 2 + ["reboot"]
 
 
 # ---- Terraform ----

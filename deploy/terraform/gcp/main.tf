@@ -75,7 +75,7 @@ provider "google" {
 
 locals {
   # Google's images of Debian have no cloud-init: the first boot gets it, the second one obeys it.
-  startup = "[ -e /usr/bin/cloud-init ] || { apt-get update -q && apt-get install -yq cloud-init && reboot; }"
+  startup = "[ -e /usr/bin/cloud-init ] || { until apt-get update -q && apt-get install -yq cloud-init; do sleep 5; done; reboot; }"
 }
 
 resource "google_compute_firewall" "coordinator" {
