@@ -37,7 +37,5 @@ int persist_load(struct store *s, struct state *st, struct err *err);
 /* The job's metrics with n > after, at most limit. */
 int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit, metric_fn fn,
                     void *arg, struct err *err);
-/* How many loss points the store holds.  For tests. */
-uint64_t persist_metric_points(struct store *s, uint64_t job_id);
 
 #endif

@@ -820,16 +820,3 @@ int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t lim
     sqlite3_finalize(q);
     return 0;
 }
-
-uint64_t persist_metric_points(struct store *s, uint64_t job_id)
-{
-    sqlite3_stmt *q = NULL;
-    uint64_t n = 0;
-    if (store_select(s, "SELECT count(*) FROM metrics WHERE job=? AND kind=1", &q, NULL) < 0)
-        return 0;
-    (void)sqlite3_bind_int64(q, 1, (int64_t)job_id);
-    if (sqlite3_step(q) == SQLITE_ROW)
-        n = u64(q, 0);
-    sqlite3_finalize(q);
-    return n;
-}

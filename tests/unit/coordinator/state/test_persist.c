@@ -351,8 +351,10 @@ static void test_metrics_bounded(void **state)
             save_points_thinned(s, j);
     }
     assert_int_equal(store_commit(s, NULL), 0);
-    uint64_t have = persist_metric_points(s, j->id);
-    assert_true(have <= METRIC_POINTS_MAX * 5 / 4 && have > METRIC_POINTS_MAX / 2);
+    assert_int_equal(persist_metrics(s, j->id, 0, 4 * METRIC_POINTS_MAX, count_metric, &c, NULL),
+                     0);
+    assert_true(c.n <= METRIC_POINTS_MAX * 5 / 4 && c.n > METRIC_POINTS_MAX / 2);
+    c.n = c.last = 0;
     assert_int_equal(persist_metrics(s, j->id, j->metric_n - 10, 4, count_metric, &c, NULL), 0);
     assert_int_equal(c.n, 4);
     assert_int_equal(c.last, j->metric_n - 6);
