@@ -10,8 +10,7 @@ struct wire_header {
     uint8_t flags;
     uint16_t method;
     uint32_t body_len;
-    uint32_t reserved;
-    uint64_t payload_len;
+    uint8_t reserved[12];
     uint64_t request_id;
 };
 static_assert(sizeof(struct wire_header) == FRAME_HEADER_BYTES, "frame header is 32 bytes");
@@ -20,9 +19,9 @@ static_assert(offsetof(struct wire_header, flags) == 5, "frame flags");
 static_assert(offsetof(struct wire_header, method) == 6, "frame method");
 static_assert(offsetof(struct wire_header, body_len) == 8, "frame body_len");
 static_assert(offsetof(struct wire_header, reserved) == 12, "frame reserved");
-static_assert(offsetof(struct wire_header, payload_len) == 16, "frame payload_len");
 static_assert(offsetof(struct wire_header, request_id) == 24, "frame request_id");
 #define AT(field) offsetof(struct wire_header, field)
+#define RESERVED_BYTES sizeof((struct wire_header){0}.reserved)
 
 static void put(uint8_t *p, uint64_t v, unsigned bytes)
 {
@@ -45,13 +44,12 @@ void frame_write_header(const struct frame *f, uint8_t out[FRAME_HEADER_BYTES])
     out[AT(flags)] = f->flags;
     put(out + AT(method), f->method, 2);
     put(out + AT(body_len), f->body_len, 4);
-    put(out + AT(reserved), 0, 4);
-    put(out + AT(payload_len), f->payload_len, 8);
+    memset(out + AT(reserved), 0, RESERVED_BYTES);
     put(out + AT(request_id), f->request_id, 8);
 }
 
-long frame_parse(const uint8_t *data, size_t len, const struct frame_limits *limits,
-                 struct frame *ret, struct err *err)
+long frame_parse(const uint8_t *data, size_t len, uint32_t max_body, struct frame *ret,
+                 struct err *err)
 {
     /* A wrong first byte is refused at once: the peer may never send 32. */
     for (size_t i = 0; i < 4 && i < len; i++)
@@ -67,24 +65,20 @@ long frame_parse(const uint8_t *data, size_t len, const struct frame_limits *lim
         .flags = data[AT(flags)],
         .method = (uint16_t)get(data + AT(method), 2),
         .body_len = (uint32_t)get(data + AT(body_len), 4),
-        .payload_len = get(data + AT(payload_len), 8),
         .request_id = get(data + AT(request_id), 8),
     };
-    if (get(data + AT(reserved), 4) != 0)
-        return err_set(err, -ERR_FORMAT, "reserved bits of a frame are set");
+    for (size_t i = 0; i < RESERVED_BYTES; i++)
+        if (data[AT(reserved) + i] != 0)
+            return err_set(err, -ERR_FORMAT, "reserved bits of a frame are set");
     if ((f.flags & ~(unsigned)(FRAME_REPLY | FRAME_ERROR)) != 0 || f.flags == FRAME_ERROR)
         return err_set(err, -ERR_FORMAT, "a frame has unknown flags 0x%x", f.flags);
-    if (f.body_len > limits->max_body)
+    if (f.body_len > max_body)
         return err_set(err, -ERR_LIMIT, "a message of %u bytes is above the limit of %u",
-                       f.body_len, limits->max_body);
-    if (f.payload_len > limits->max_payload)
-        return err_set(err, -ERR_LIMIT, "a payload of %llu bytes is above the limit of %llu",
-                       (unsigned long long)f.payload_len, (unsigned long long)limits->max_payload);
-    size_t whole = FRAME_HEADER_BYTES + f.body_len + (size_t)f.payload_len;
+                       f.body_len, max_body);
+    size_t whole = (size_t)FRAME_HEADER_BYTES + f.body_len;
     if (len < whole)
         return -EAGAIN;
     f.body = data + FRAME_HEADER_BYTES;
-    f.payload = f.payload_len ? f.body + f.body_len : NULL;
     *ret = f;
     return (long)whole;
 }

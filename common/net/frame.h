@@ -1,14 +1,14 @@
 /* Frames: the layout of a message on the wire.  A header of 32 bytes, little-endian:
  *
- *    0     4     5     6       8        12         16           24           32
- *    +-----+-----+-----+-------+--------+----------+------------+------------+
- *    |magic|major|flags|method |body_len|reserved 0|payload_len | request_id |
- *    | u32 | u8  | u8  | u16   | u32    | u32      | u64        | u64        |
- *    +-----+-----+-----+-------+--------+----------+------------+------------+
- *    then body_len bytes of protobuf, then payload_len raw bytes.
+ *    0     4     5     6       8        12         24           32
+ *    +-----+-----+-----+-------+--------+----------+------------+
+ *    |magic|major|flags|method |body_len|reserved 0| request_id |
+ *    | u32 | u8  | u8  | u16   | u32    | 12 bytes | u64        |
+ *    +-----+-----+-----+-------+--------+----------+------------+
+ *    then body_len bytes of protobuf.
  *
  * The parser is pure: it reads (ptr, len) and knows no socket.  A frame that
- * exceeds a limit is refused by its header alone, before its body is buffered. */
+ * exceeds the limit is refused by its header alone, before its body is buffered. */
 #ifndef COMMON_NET_FRAME_H
 #define COMMON_NET_FRAME_H
 
@@ -31,15 +31,8 @@ struct frame {
     uint8_t flags;
     uint16_t method;
     uint32_t body_len;
-    uint64_t payload_len;
     uint64_t request_id;
-    const uint8_t *body;    /* borrowed from the parsed bytes */
-    const uint8_t *payload; /* borrowed; NULL when payload_len is 0 */
-};
-
-struct frame_limits {
-    uint32_t max_body;    /* bytes */
-    uint64_t max_payload; /* bytes; 0: payloads are refused */
+    const uint8_t *body; /* borrowed from the parsed bytes */
 };
 
 /* Writes the 32 bytes of f's header. */
@@ -50,9 +43,9 @@ void frame_write_header(const struct frame *f, uint8_t out[FRAME_HEADER_BYTES]);
  *   -EAGAIN       more bytes are needed (*ret untouched)
  *   -ERR_FORMAT   not a frame, or bits set that must be zero
  *   -ERR_VERSION  another major version
- *   -ERR_LIMIT    a length above the limits
+ *   -ERR_LIMIT    a body of more than max_body bytes
  * After any code but -EAGAIN the stream cannot be read on. */
-long frame_parse(const uint8_t *data, size_t len, const struct frame_limits *limits,
-                 struct frame *ret, struct err *err);
+long frame_parse(const uint8_t *data, size_t len, uint32_t max_body, struct frame *ret,
+                 struct err *err);
 
 #endif

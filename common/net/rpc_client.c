@@ -310,12 +310,11 @@ static size_t on_data(void *arg, const uint8_t *data, size_t len)
     struct conn *conn = c->conn;
     size_t used = 0;
     while (used < len) {
-        struct frame_limits limits = {
-            .max_body = c->state == RPC_CONNECTED ? c->o.max_body_bytes : FRAME_BODY_MAX_HELLO,
-        };
+        const uint32_t max_body =
+            c->state == RPC_CONNECTED ? c->o.max_body_bytes : FRAME_BODY_MAX_HELLO;
         struct frame f;
         struct err err = {0};
-        long n = frame_parse(data + used, len - used, &limits, &f, &err);
+        long n = frame_parse(data + used, len - used, max_body, &f, &err);
         if (n == -EAGAIN)
             break;
         if (n >= 0) {

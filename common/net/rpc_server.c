@@ -322,7 +322,6 @@ static void greet(struct rpc_peer *p, uint64_t id, uint32_t version)
     h.version = version;
     h.cluster_id.data = s->o.cluster_id;
     h.cluster_id.len = sizeof(s->o.cluster_id);
-    h.idle_ms = s->o.idle_ms;
     p->frames_out++;
     (void)rpc_send(p->conn, FRAME_REPLY, RPC_METHOD_HELLO, id, &h.base, FRAME_BODY_MAX_HELLO,
                    true); /* fails only with the connection */
@@ -428,12 +427,10 @@ static size_t on_data(void *arg, const uint8_t *data, size_t len)
     struct rpc_server *s = p->server;
     size_t used = 0;
     while (used < len) {
-        struct frame_limits limits = {
-            .max_body = p->ready ? s->o.max_body_bytes : FRAME_BODY_MAX_HELLO,
-        };
+        const uint32_t max_body = p->ready ? s->o.max_body_bytes : FRAME_BODY_MAX_HELLO;
         struct frame f;
         struct err err = {0};
-        long n = frame_parse(data + used, len - used, &limits, &f, &err);
+        long n = frame_parse(data + used, len - used, max_body, &f, &err);
         if (n == -EAGAIN)
             break;
         if (n >= 0) {

@@ -10,13 +10,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
-    struct frame_limits limits = {.max_body = 4096, .max_payload = 64};
     struct pbmem mem;
     struct frame f;
     struct err err;
     pbmem_init(&mem, 64 * 1024);
     while (len > 0) {
-        long n = frame_parse(data, len, &limits, &f, &err);
+        long n = frame_parse(data, len, 4096, &f, &err);
         if (n < 0)
             break;
         if ((size_t)n > len || f.body + f.body_len > data + len)
