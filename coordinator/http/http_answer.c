@@ -203,42 +203,30 @@ void http_answer_stop(struct http_api *api)
 
 /* ---- errors -------------------------------------------------------------- */
 
-static const struct answer {
-    int code;
-    unsigned status;
-    const char *word;
-} answers[] = {
-    {-ERR_NOTFOUND, 404, "not_found"}, {-ENOENT, 404, "not_found"},
-    {-EEXIST, 409, "conflict"},        {-EBUSY, 409, "conflict"},
-    {-ERR_STALE, 409, "conflict"},     {-ERR_LIMIT, 429, "limit"},
-    {-ENOSPC, 507, "no_space"},        {-EIO, 503, "unavailable"},
-    {-EAGAIN, 503, "unavailable"},     {-ERR_CANCELLED, 503, "unavailable"},
-    {-EINVAL, 400, "invalid"},         {-ERR_CONFIG, 400, "invalid"},
-    {-ERR_FORMAT, 400, "invalid"},     {-ERR_HASH, 422, "hash_mismatch"},
-    {-ERANGE, 400, "invalid"},         {-ERR_UNIMPLEMENTED, 400, "invalid"},
-    {-ERR_VERSION, 400, "invalid"},    {-ENOMEM, 503, "unavailable"},
-};
-
-static struct answer answer_of(int code)
+/* As everywhere, but what is above a limit is too many requests of its kind: a body that is too
+ * large has been refused before. */
+static unsigned status_of(int code, const char **ret_word)
 {
-    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++)
-        if (answers[i].code == code)
-            return answers[i];
-    return (struct answer){code, 500, "internal"};
+    if (code != -ERR_LIMIT)
+        return http_reply_status(code, ret_word);
+    *ret_word = "limit";
+    return 429;
 }
 
 void http_answer_fail(struct http_request *r, const struct err *err)
 {
-    const struct answer a = answer_of(err->code);
-    http_reply_error(r, a.status, a.word, "%s", err->msg);
+    const char *word;
+    const unsigned status = status_of(err->code, &word);
+    http_reply_error(r, status, word, "%s", err->msg);
 }
 
 void http_answer_refused(struct http_api *api, struct http_request *r, const struct err *err)
 {
-    const struct answer a = answer_of(err->code);
-    if (a.status == 404 || a.status == 409 || a.status == 429) {
-        struct pending *p = pending_json(api, r, a.status,
-                                         json_pack("{s:{s:s, s:o}}", "error", "code", a.word,
+    const char *word;
+    const unsigned status = status_of(err->code, &word);
+    if (status == 404 || status == 409 || status == 429) {
+        struct pending *p = pending_json(api, r, status,
+                                         json_pack("{s:{s:s, s:o}}", "error", "code", word,
                                                    "message", http_json_text(err->msg)));
         if (p != NULL)
             show(p, 0, NULL);

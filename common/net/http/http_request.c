@@ -435,37 +435,38 @@ void http_reply_error(struct http_request *r, unsigned status, const char *code,
                     json_pack("{s:{s:s,s:s}}", "error", "code", code, "message", message));
 }
 
-void http_reply_err(struct http_request *r, const struct err *err)
+unsigned http_reply_status(int code, const char **ret_word)
 {
     static const struct {
         int code;
         unsigned status;
         const char *word;
     } map[] = {
-        {-EINVAL, 400, "invalid"},
-        {-ERR_FORMAT, 400, "invalid_format"},
-        {-ERR_CONFIG, 400, "invalid_config"},
-        {-ERR_AUTH, 403, "forbidden"},
-        {-ERR_NOTFOUND, 404, "not_found"},
-        {-ENOENT, 404, "not_found"},
-        {-EEXIST, 409, "exists"},
-        {-EBUSY, 409, "busy"},
-        {-ERR_STALE, 409, "stale"},
-        {-ERR_LIMIT, 413, "too_large"},
-        {-ERR_HASH, 422, "hash_mismatch"},
-        {-EAGAIN, 503, "try_again"},
-        {-ERR_CANCELLED, 503, "cancelled"},
+        {-EINVAL, 400, "invalid"},         {-ERANGE, 400, "invalid"},
+        {-ERR_FORMAT, 400, "invalid"},     {-ERR_CONFIG, 400, "invalid"},
+        {-ERR_VERSION, 400, "invalid"},    {-ERR_AUTH, 403, "forbidden"},
+        {-ERR_NOTFOUND, 404, "not_found"}, {-ENOENT, 404, "not_found"},
+        {-EEXIST, 409, "conflict"},        {-EBUSY, 409, "conflict"},
+        {-ERR_STALE, 409, "conflict"},     {-ERR_LIMIT, 413, "too_large"},
+        {-ERR_HASH, 422, "hash_mismatch"}, {-ERR_UNIMPLEMENTED, 501, "not_implemented"},
+        {-EAGAIN, 503, "unavailable"},     {-EIO, 503, "unavailable"},
+        {-ENOMEM, 503, "unavailable"},     {-ERR_CANCELLED, 503, "unavailable"},
         {-ENOSPC, 507, "no_space"},
-        {-ERR_UNIMPLEMENTED, 501, "not_implemented"},
     };
-    unsigned status = 500;
-    const char *word = "internal";
     for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++) {
-        if (map[i].code == err->code) {
-            status = map[i].status;
-            word = map[i].word;
+        if (map[i].code == code) {
+            *ret_word = map[i].word;
+            return map[i].status;
         }
     }
+    *ret_word = "internal";
+    return 500;
+}
+
+void http_reply_err(struct http_request *r, const struct err *err)
+{
+    const char *word;
+    const unsigned status = http_reply_status(err->code, &word);
     http_reply_error(r, status, word, "%s", err->msg[0] ? err->msg : err_text(err->code));
 }
 

@@ -159,7 +159,9 @@ void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *
 /* code: lower_snake word for programs; the message is for people. */
 void http_reply_error(struct http_request *r, unsigned status, const char *code, const char *fmt,
                       ...) __attribute__((format(printf, 4, 5)));
-/* Status and code word from err's code: -ERR_NOTFOUND 404, -EINVAL 400, ... */
+/* Status and code word for an error's code: -ERR_NOTFOUND 404, -EINVAL 400, ... */
+unsigned http_reply_status(int code, const char **ret_word);
+/* The same as an answer. */
 void http_reply_err(struct http_request *r, const struct err *err);
 /* Header of the coming answer, copied; at most 8. */
 void http_reply_header(struct http_request *r, const char *name, const char *value);

@@ -309,7 +309,7 @@ static void test_codes_of_refusals(void **state)
         {-ERR_STALE, 409},    {-ERR_LIMIT, 429},     {-ENOSPC, 507},
         {-EIO, 503},          {-EAGAIN, 503},        {-EPERM, 500},
         {-ENOENT, 404},       {-ERR_CANCELLED, 503}, {-ERR_HASH, 422},
-        {-ERANGE, 400},       {-ENOMEM, 503},        {-ERR_UNIMPLEMENTED, 400},
+        {-ERANGE, 400},       {-ENOMEM, 503},        {-ERR_UNIMPLEMENTED, 501},
         {-ERR_VERSION, 400},
     };
     static struct answer a;
