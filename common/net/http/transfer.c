@@ -152,7 +152,6 @@ static void transfer_free(struct transfer *t)
 {
     transfer_close_file(t);
     loop_timer_free(t->retry);
-    curl_slist_free_all(t->call_headers);
     buf_release(&t->answer);
     mem_free(t->url);
     mem_free(t->away);
@@ -160,8 +159,6 @@ static void transfer_free(struct transfer *t)
     mem_free(t->path);
     mem_free(t->part);
     mem_free(t->bearer);
-    mem_free(t->method);
-    mem_free(t->request_body);
     mem_free(t);
 }
 
@@ -201,10 +198,6 @@ static void finish(struct transfer *t, int code, const char *detail)
         .size = t->kind == TRANSFER_GET ? t->offset : t->size,
         .existed = t->existed,
     };
-    if (t->kind == TRANSFER_CALL && code == 0) {
-        r.body = buf_str(&t->answer);
-        r.body_len = t->answer.len;
-    }
     t->done(t->arg, &r);
     transfer_free(t);
 }
@@ -233,7 +226,7 @@ static void retry_later(struct transfer *t, const struct err *err)
     if (t->tries <= 1) /* the first failure in a row, however long the attempt was */
         t->failed_ms = now;
     const bool spent = t->tries >= x->o.max_tries && now - t->failed_ms >= x->o.patience_ms;
-    if (t->kind == TRANSFER_CALL || (spent && !t->told_to_wait)) {
+    if (spent && !t->told_to_wait) {
         finish(t, err->code, err->msg);
         return;
     }
@@ -685,31 +678,6 @@ int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct 
     if (p->sha256)
         memcpy(t->sha256, p->sha256, sizeof(t->sha256));
     return enqueue(x, t, p->url, ret_id, err);
-}
-
-int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struct err *err)
-{
-    struct transfer *t = make(TRANSFER_CALL, c->pin, c->bearer, c->done, c->arg);
-    t->method = str_dup(c->method);
-    t->max_bytes = c->max_answer ? c->max_answer : (size_t)1 << 20;
-    t->deadline_ms = c->deadline_ms ? c->deadline_ms : 30000;
-    buf_init(&t->answer, (size_t)t->max_bytes);
-    if (c->body) {
-        char *type =
-            str_printf("Content-Type: %s", c->content_type ? c->content_type : "application/json");
-        t->call_headers = curl_slist_append(t->call_headers, type);
-        mem_free(type);
-        t->request_body = mem_try(c->body_len + 1);
-        if (!t->request_body) {
-            transfer_free(t);
-            return err_set(err, -ENOMEM, "no memory for a request of %zu bytes", c->body_len);
-        }
-        memcpy(t->request_body, c->body, c->body_len);
-        t->request_len = c->body_len;
-    }
-    for (const char *const *h = c->headers; h && *h; h++)
-        t->call_headers = curl_slist_append(t->call_headers, *h);
-    return enqueue(x, t, c->url, ret_id, err);
 }
 
 void xfer_hurry(struct xfer *x)

@@ -6,7 +6,6 @@
  *         renames to PATH (from the hash on: on a thread)
  *   put   a file, to a ticket of blob_http.h: first asks how much the server has,
  *         resumes, retries
- *   call  a small request, answer in memory
  * Each ends with exactly one done(), never from within the call that made it.
  * There is no total timeout: a transfer is cut when it moves less than
  * min_bytes_per_s over floor_s, and tried again.
@@ -27,7 +26,7 @@
  * authority, no names) or, with pin NULL, by the system's authorities.
  *
  * libcurl is initialised by the first transfer, not before.  http_client.h has blocking
- * variants for command-line programs. */
+ * variants, and small requests, for command-line programs. */
 #ifndef COMMON_NET_HTTP_TRANSFER_H
 #define COMMON_NET_HTTP_TRANSFER_H
 
@@ -61,10 +60,8 @@ struct xfer_result {
     const char *detail; /* one sentence when code is not 0, else "" */
     long status;        /* last HTTP status, 0 if none */
     uint64_t bytes;     /* body bytes moved by this transfer, including repeats */
-    uint64_t size;      /* get, put: of the file */
+    uint64_t size;      /* of the file */
     bool existed;       /* put: the server had it already */
-    const char *body;   /* call: terminated, body_len bytes; NULL else */
-    size_t body_len;
 };
 
 typedef void (*xfer_done_fn)(void *arg, const struct xfer_result *r);
@@ -106,24 +103,9 @@ struct xfer_put {
     xfer_done_fn done;
     void *arg;
 };
-struct xfer_call {
-    const char *method; /* "GET", "POST", ... */
-    const char *url;
-    const uint8_t *pin;
-    const char *bearer;
-    const char *content_type; /* of body; NULL: application/json */
-    const void *body;         /* copied; NULL: none */
-    size_t body_len;
-    size_t max_answer;          /* bytes; 0: 1 MiB */
-    const char *const *headers; /* "Name: value", NULL-terminated; or NULL */
-    uint32_t deadline_ms;       /* whole call; 0: 30 s */
-    xfer_done_fn done;          /* code 0 for any HTTP status: check `status` */
-    void *arg;
-};
 /* 0 and an id (ids are never reused), or -EAGAIN (queue full), -EINVAL. */
 int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct err *err);
 int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct err *err);
-int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struct err *err);
 /* Completes with -ERR_CANCELLED before it returns; unknown ids are ignored. */
 void xfer_cancel(struct xfer *x, uint64_t id);
 

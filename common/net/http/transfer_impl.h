@@ -19,7 +19,7 @@ struct loop_timer;
 struct transfer;
 
 /* What is moved, and where a transfer stands. */
-enum transfer_kind { TRANSFER_GET, TRANSFER_PUT, TRANSFER_CALL };
+enum transfer_kind { TRANSFER_GET, TRANSFER_PUT };
 enum transfer_state { TRANSFER_WAITING, TRANSFER_RUNNING, TRANSFER_BACKOFF, TRANSFER_VERIFYING };
 /* What to do after an attempt. */
 enum transfer_next {
@@ -51,14 +51,10 @@ struct transfer {
     uint64_t id;
     enum transfer_kind kind;
     enum transfer_state state;
-    char *url, *path, *part, *bearer, *method;
+    char *url, *path, *part, *bearer;
     uint8_t pin[32], sha256[32];
     bool has_pin, has_sha256;
     uint64_t max_bytes, size; /* size 0: unknown */
-    uint32_t deadline_ms;
-    uint8_t *request_body;
-    size_t request_len;
-    struct curl_slist *call_headers;
     xfer_progress_fn progress;
     xfer_done_fn done;
     void *arg;
@@ -77,7 +73,7 @@ struct transfer {
     char version[128]; /* get: the file's, as the server calls it; "": it does not say */
     bool paused;       /* until the rate limit allows more; transfer.c resumes it */
     int io_error;      /* errno of our own disk */
-    struct buf answer; /* call: the body; else the body of an error */
+    struct buf answer; /* the body of an error */
     uint64_t have;     /* put: bytes that the server said it has */
     long status;
     uint64_t moved, progress_shown, told_ms; /* told_ms: when that was shown */

@@ -108,12 +108,7 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     struct transfer *t = arg;
     long status = status_of(t);
     if (t->kind != TRANSFER_GET || status >= 300) {
-        /* The start of an error page is enough, but an answer must be whole. */
-        if (buf_append(&t->answer, data, len) < 0 && t->kind == TRANSFER_CALL) {
-            t->over_limit = true;
-            return 0;
-        }
-        t->moved += t->kind == TRANSFER_CALL ? len : 0;
+        (void)buf_append(&t->answer, data, len); /* the start of an error page is enough */
         return len;
     }
     if (len > 0 && allowance(t, false, len) == 0)
@@ -323,21 +318,6 @@ static int prepare_put(struct transfer *t, struct err *err)
     return 0;
 }
 
-static void prepare_call(struct transfer *t)
-{
-    for (struct curl_slist *h = t->call_headers; h; h = h->next)
-        t->headers = curl_slist_append(t->headers, h->data);
-    if (t->request_body) {
-        curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->request_len);
-        curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, t->request_body);
-    }
-    if (strcmp(t->method, "HEAD") == 0)
-        curl_easy_setopt(t->easy, CURLOPT_NOBODY, 1L);
-    else
-        curl_easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, t->method);
-    curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, (long)t->deadline_ms);
-}
-
 /* True if the request must say that it may go to the store, or was there. */
 static bool asks_away(const struct transfer *t)
 {
@@ -409,10 +389,8 @@ int transfer_prepare(struct transfer *t, struct err *err)
     if (t->kind == TRANSFER_GET) {
         curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
         rc = prepare_get(t, err);
-    } else if (t->kind == TRANSFER_PUT) {
-        rc = prepare_put(t, err);
     } else {
-        prepare_call(t);
+        rc = prepare_put(t, err);
     }
     curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
     return rc;
@@ -516,9 +494,7 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
         return failed(t, http_curl_error(rc, t->curl_error, asked(t), err));
     if (t->kind == TRANSFER_GET)
         return judge_get(t, err);
-    if (t->kind == TRANSFER_PUT)
-        return judge_put(t, err);
-    return TRANSFER_DONE;
+    return judge_put(t, err);
 }
 
 void transfer_shun(struct transfer *t)

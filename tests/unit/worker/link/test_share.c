@@ -1,5 +1,5 @@
 /* What a worker serves to its neighbours, over real TLS. */
-#include "tests/unit/common/net/net_test.h"
+#include "tests/unit/common/net/http/small_call.h"
 
 #include "common/net/http/transfer.h"
 #include "common/net/ticket.h"
@@ -15,18 +15,18 @@
 static struct net_test t;
 static struct cache *cache;
 static struct share *share;
-static struct xfer *xfer;
+static struct small_callers callers;
 static struct session_share *word;
 static uint8_t sha256[32];
 static char body[512];
 static long status;
 static unsigned done;
 
-static void on_done(void *arg, const struct xfer_result *r)
+static void on_answer(void *arg, int code, long http_status, const char *text)
 {
     done++;
-    status = r->code == 0 ? r->status : r->code;
-    (void)str_copy(body, sizeof(body), r->body ? r->body : r->detail);
+    status = code == 0 ? http_status : code;
+    (void)str_copy(body, sizeof(body), text);
 }
 
 static void begin_get(uint64_t holder, uint64_t expires_s, const uint8_t *key)
@@ -37,9 +37,9 @@ static void begin_get(uint64_t holder, uint64_t expires_s, const uint8_t *key)
     memcpy(ticket.sha256, sha256, sizeof(sha256));
     ticket_path(key, &ticket, path);
     char *url = str_printf("https://%s:%u%s", word->host, word->port, path);
-    const struct xfer_call c = {
-        .method = "GET", .url = url, .pin = keys_pin(t.keys), .done = on_done};
-    assert_int_equal(xfer_call(xfer, &c, NULL, NULL), 0);
+    const struct small_call c = {
+        .method = "GET", .url = url, .pin = keys_pin(t.keys), .done = on_answer};
+    small_call(&callers, &c);
     mem_free(url);
 }
 
@@ -75,7 +75,7 @@ static int begin(void **state)
                                     .coordinator = "127.0.0.1"};
     if (share_open(&o, &share, &err) < 0)
         fail_msg("%s", err.msg);
-    assert_int_equal(xfer_new(t.loop, NULL, &xfer, &err), 0);
+    small_callers_init(&callers, t.loop);
     word = share_word(share);
     word->now_s = NOW_S;
     word->told_ms = clock_now_ms();
@@ -85,8 +85,8 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    xfer_free(xfer);
     share_close(share);
+    small_callers_release(&callers);
     cache_close(cache);
     net_test_release(&t);
     return 0;

@@ -7,6 +7,7 @@
 #include "common/net/http/http_server.h"
 #include "common/net/http/transfer.h"
 #include "tests/unit/blobs.h"
+#include "tests/unit/common/net/http/small_call.h"
 #include "tests/unit/common/net/net_test.h"
 
 #include <arpa/inet.h>
@@ -25,6 +26,7 @@ struct world {
     struct http_server *server;
     struct blobstore *store;
     struct pool *pool;
+    struct small_callers callers;
     struct blob_http *blobs;
     struct xfer *xfer;
     struct token user;
@@ -44,7 +46,6 @@ struct world {
     int code;
     long status;
     char detail[512], *body;
-    size_t body_len;
     uint64_t size, moved;
     bool existed;
 };
@@ -183,6 +184,7 @@ static inline struct world *start(bool tls)
     assert_int_equal(blob_dir_open(dir, 50 << 20, &w->store, &err), 0);
     mem_free(dir);
     assert_int_equal(pool_new(w->t.loop, "disk", 1, 16, &w->pool, &err), 0);
+    small_callers_init(&w->callers, w->t.loop);
     struct blob_http_options bo = {.loop = w->t.loop,
                                    .store = w->store,
                                    .pool = w->pool,
@@ -214,6 +216,7 @@ static inline void stop(struct world *w)
 {
     xfer_free(w->xfer);
     http_server_close(w->server);
+    small_callers_release(&w->callers);
     pool_free(w->pool);
     blob_http_close(w->blobs);
     w->store->ops->close(w->store);
@@ -253,9 +256,17 @@ static inline void on_done(void *arg, const struct xfer_result *r)
     w->existed = r->existed;
     w->moved = r->bytes;
     (void)str_copy(w->detail, sizeof(w->detail), r->detail);
+}
+
+static inline void on_answer(void *arg, int code, long status, const char *body)
+{
+    struct world *w = arg;
+    w->done++;
+    w->code = code;
+    w->status = status;
+    (void)str_copy(w->detail, sizeof(w->detail), code < 0 ? body : "");
     mem_free(w->body);
-    w->body = str_ndup(r->body ? r->body : "", r->body_len);
-    w->body_len = r->body_len;
+    w->body = str_dup(code < 0 ? "" : body);
 }
 
 /* One small request; the outcome is in w. */
@@ -263,18 +274,16 @@ static inline void ask(struct world *w, const char *method, const char *path, co
                        const char *body, const char *header)
 {
     char *url = str_printf("%s%s", w->url, path);
-    const char *headers[] = {header, NULL};
-    struct xfer_call c = {.method = method,
-                          .url = url,
-                          .pin = w->user.pin,
-                          .bearer = bearer,
-                          .body = body,
-                          .body_len = body ? strlen(body) : 0,
-                          .headers = headers,
-                          .done = on_done,
-                          .arg = w};
+    const struct small_call c = {.method = method,
+                                 .url = url,
+                                 .pin = w->user.pin,
+                                 .bearer = bearer,
+                                 .body = body,
+                                 .header = header,
+                                 .done = on_answer,
+                                 .arg = w};
     unsigned before = w->done;
-    assert_int_equal(xfer_call(w->xfer, &c, NULL, NULL), 0);
+    small_call(&w->callers, &c);
     WAIT_FOR(&w->t, w->done > before);
     mem_free(url);
 }
