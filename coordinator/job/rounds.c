@@ -130,13 +130,17 @@ static void choose(const struct coordinator *co, const struct job *j, uint32_t p
 }
 
 /* A replica that has rested, or was late, continues at the path's step: the schedule is the job's.
- */
+ * Phases bounded by time differ in steps, and at another step a replica is without its moments: so
+ * there only one that has never trained does. */
 static void catch_up(struct job *j, uint32_t p, uint32_t r)
 {
     uint64_t step = 0;
+    const uint64_t own = j->paths[p].replicas[r].step;
+    if (j->spec.outer.steps == 0 && own > 0)
+        return;
     for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
         step = j->paths[p].replicas[i].step > step ? j->paths[p].replicas[i].step : step;
-    if (j->paths[p].replicas[r].step < step)
+    if (own < step)
         job_edit_replica(j, p, r)->step = step;
 }
 
@@ -381,8 +385,7 @@ static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t
     bool others = false;
     (void)task_end_in_part(co, j, t);
     settle_replica(co, j, t, &job_edit_path(j, p)->sum);
-    if (j->spec.outer.steps > 0)
-        catch_up(j, p, r);
+    catch_up(j, p, r);
     for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
         others |= j->paths[p].replicas[i].task_id != 0;
     if (!j->comp.elastic || !others || (!lost && task_has_samples(j, p, 1)))

@@ -186,6 +186,37 @@ static void who_is_told(void **state)
     assert_true(late->assigned->drain);
 }
 
+/* Phases bounded by time have as many steps as their workers make: each replica goes on at its own,
+ * where its moments are, and only one that has never trained begins where the path is. */
+static void each_at_its_own_pace(void **state)
+{
+    struct rig *r = *state;
+    const uint32_t pace[] = {8, 5, 5};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    j->spec.outer.steps = 0;
+    j->spec.outer.seconds = 10;
+    do_init(r, &r->workers[0]);
+    for (uint32_t round = 0; round < 3; round++) {
+        const int n = round < 2 ? 2 : 3;
+        for (int i = 0; i < n; i++) {
+            const Skerry__V1__TrainTask *t = assign(r, &r->workers[i], TASK_TRAIN)->train;
+            assert_int_equal(t->first_step, pace[i < 2 ? i : 0] * round);
+        }
+        if (round == 1)
+            assert_int_equal(join(r, &r->workers[2], SKERRY_VERSION), 0);
+        for (int i = 0; i < n; i++) {
+            struct result x;
+            struct blob_ref b = contribute(r, r->workers[i].task, round, 0.01f);
+            begin_result(&x, r->workers[i].task, &b);
+            x.m.steps = pace[i];
+            assert_true(report(r, &r->workers[i], &x));
+        }
+        wait_version(r, j, round + 1);
+    }
+}
+
 static void alone_it_trains_plainly(void **state)
 {
     struct rig *r = *state;
@@ -263,6 +294,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_is_too_small_is_not_counted, begin, end),
         cmocka_unit_test_setup_teardown(who_fetches_is_not_waited_for, begin, end),
         cmocka_unit_test_setup_teardown(who_is_told, begin, end),
+        cmocka_unit_test_setup_teardown(each_at_its_own_pace, begin, end),
         cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),
         cmocka_unit_test_setup_teardown(few_samples_are_few_phases, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_go_together, begin, end),
