@@ -227,7 +227,7 @@ static const struct conf_key train_keys[] = {
          .doc = "cosine: down to final_lr. decay: constant, then linear to 0 over the last "
                 "decay_fraction. If unset, a dit uses decay"),
     CONF(struct job_train, decay_fraction, DOUBLE, .def = "0.2", .min = 0, .max = 1,
-         .doc = "fraction of all steps that decay (schedule decay)"),
+         .doc = "fraction of all steps, or of all seconds, that decay (schedule decay)"),
     CONF(struct job_train, final_lr, DOUBLE, .def = "0", .min = 0, .max = 1,
          .doc = "fraction of lr left at the end (schedule cosine)"),
     CONF(struct job_train, weight_decay, DOUBLE, .def = "0", .min = 0, .max = 10,

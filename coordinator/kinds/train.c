@@ -33,11 +33,22 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
     }
     if (j->spec.outer.steps > 0)
         return t->train.first_step + left * (uint64_t)j->spec.outer.steps;
-    /* Bounded by time: each coming phase is expected to take as many as a full last one. */
+    /* Bounded by time: each coming phase is expected to take as many as a full last one.  Only
+     * workers of releases before done_from, and trainers that ask how far the job is, go by it. */
     struct shards_sum sum = shards_sum(j, path->partition, false);
     uint64_t samples = j->paths[t->path].replicas[t->train.replica].samples_last;
     uint64_t phase = samples * 1000 / shards_of_steps(&j->spec, path->batch, 1000, &sum);
     return phase > 0 ? t->train.first_step + left * phase : 0;
+}
+
+/* Phases bounded by time: how much of the job's time is over. */
+static void add_schedule(const struct job *j, const struct task *t, Skerry__V1__TrainTask *m)
+{
+    const double rounds = j->spec.outer.rounds, k = j->comp.paths[t->path].replicas;
+    if (m->seconds == 0)
+        return;
+    m->done_from = (j->spec.outer.async ? j->paths[t->path].phases / k : t->train.round) / rounds;
+    m->done_to = fmin(1.0, m->done_from + m->seconds / (double)j->spec.outer.seconds / rounds);
 }
 
 static int by_step(const void *a, const void *b)
@@ -145,6 +156,7 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
     m->seconds = b->task->train.phase_s;
     m->first_step = t->train.first_step;
     m->total_steps = total_steps(b->job, t);
+    add_schedule(b->job, t, m);
     m->ranges = message_ranges(b, &m->n_ranges);
     m->epoch = t->n_ranges ? t->ranges[0].epoch : 0;
     m->batch = b->job->comp.paths[t->path].batch;

@@ -452,6 +452,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
         return 0; /* a phase bounded by time has used up its samples */
     if (p->at.steps == TRACED_STEP && island_size(p->e->island) > 1)
         trace_next(p);
+    island_trainer_set_done(p->r->ranks, phase_done(p->t, seconds_so_far(p)));
     uint64_t begun = clock_now_ns();
     rc = island_trainer_step(p->r->ranks, &b, next, &s, err);
     if (rc < 0)
@@ -534,6 +535,12 @@ static int contribute_all(struct phase *p, struct err *err)
     if (rc == 0 && p->t->send_moments)
         rc = send_moments(p, err);
     return rc;
+}
+
+double phase_done(const Skerry__V1__TrainTask *t, double spent)
+{
+    const double share = t->seconds > 0 ? fmin(1.0, spent / t->seconds) : 0;
+    return fmin(1.0, fmax(0.0, t->done_from + (t->done_to - t->done_from) * share));
 }
 
 float phase_computed(double took, uint64_t waited_ms)

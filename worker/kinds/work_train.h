@@ -3,6 +3,7 @@
 #define WORKER_WORK_TRAIN_H
 
 #include "common/base/base.h"
+#include "proto/skerry.pb-c.h"
 
 /* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what it has
  * used when the time is over is a prefix of its ranges and at most one window that it has begun.  A
@@ -19,6 +20,10 @@ bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double 
  * read again.  window 0: the phase is bounded by steps.  A window that was begun is used once more,
  * but the first one counts as far as it was used, since a phase of no sample would be refused. */
 uint64_t phase_used(uint64_t position, uint64_t total, uint64_t window);
+
+/* The share of the job that is over when a phase bounded by time has trained for `spent` seconds;
+ * 0: the schedule goes by steps. */
+double phase_done(const Skerry__V1__TrainTask *t, double spent);
 
 /* Seconds that a phase computed: what it waited in between is reported beside them
  * (ReportRequest.waited_ms), and must not be counted twice. */

@@ -611,6 +611,12 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
 
 /* ---- steps ---- */
 
+void island_trainer_set_done(struct island_trainer *t, double done)
+{
+    for (int i = 0; i < t->n; i++)
+        trainer_set_done(t->trainers[i], done);
+}
+
 /* The first sample of a copy's part of `count`: parts differ by one sample at most. */
 static unsigned part_at(unsigned count, int copy, int n)
 {

@@ -71,6 +71,9 @@ struct trainer *island_trainer_rank(const struct island_trainer *t, int rank);
 enum island_what { ISLAND_WEIGHTS, ISLAND_ALL };
 int island_trainer_follow(struct island_trainer *t, enum island_what what, struct err *err);
 
+/* As trainer_set_done, for all ranks. */
+void island_trainer_set_done(struct island_trainer *t, double done);
+
 /* As trainer_step.  next: the batch of the next step, if it is known; else NULL.
  * -EDOM leaves every rank as it was; after any other failure of an island of several, weights and
  * moments are undefined until rank 0 is written to and followed. */

@@ -706,7 +706,9 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
     }
     struct step_result r = {
         .step = t->step,
-        .lr = train_lr(&t->opt, t->step, t->total_steps) * young(t),
+        .lr = (t->done > 0 ? train_lr_timed(&t->opt, t->step, t->done)
+                           : train_lr(&t->opt, t->step, t->total_steps)) *
+              young(t),
     };
     double found[FOUND_TENSORS] = {0};
     int rc = check_step(t, &b, err);
@@ -805,6 +807,12 @@ void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps)
 {
     t->step = step;
     t->total_steps = total_steps;
+    t->done = 0;
+}
+
+void trainer_set_done(struct trainer *t, double done)
+{
+    t->done = done;
 }
 
 uint64_t trainer_next_step(const struct trainer *t)

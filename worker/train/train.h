@@ -151,6 +151,9 @@ void trainer_set_pace(struct trainer *t, trainer_pace_fn *pace, void *arg);
 /* Sets the position in the schedule and the random streams: the next step's number and the
  * job's total (0: unknown).  Adam's own count stays. */
 void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps);
+/* In a phase bounded by time, before each step: the share of the job that is over, by which the
+ * schedule goes until the position is set again (train_lr_timed); 0: by steps. */
+void trainer_set_done(struct trainer *t, double done);
 uint64_t trainer_next_step(const struct trainer *t);
 uint64_t trainer_total_steps(const struct trainer *t);
 

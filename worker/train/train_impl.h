@@ -47,6 +47,7 @@ struct trainer {
     struct weights *w; /* net's */
     bool has_weights;
     uint64_t step, total_steps, adam_step;
+    double done; /* trainer_set_done() */
 
     bool with_peers;
     struct train_peers peers;

@@ -53,13 +53,14 @@ bool train_has_estimate(const struct train_options *o, uint64_t step)
     return rng_at_uniform(o->seed, STREAM_ESTIMATE, step) < (float)o->self_condition;
 }
 
-double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
+static double warming_up(const struct train_options *o, double s)
 {
-    const double s = (double)step, n = (double)total, warmup = (double)o->warmup;
-    if (s < warmup)
-        return o->lr * (s + 1) / warmup;
-    if (total == 0)
-        return o->lr;
+    return o->lr * (s + 1) / (double)o->warmup;
+}
+
+/* The rate at `s` of `n`, when it is no longer below `warmup`. */
+static double scheduled(const struct train_options *o, double s, double n, double warmup)
+{
     switch (o->schedule) {
     case JOB_SCHEDULE_COSINE: {
         double done = n > warmup ? fmin(1.0, (s - warmup) / (n - warmup)) : 1.0;
@@ -74,6 +75,20 @@ double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
         break;
     }
     return o->lr;
+}
+
+double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
+{
+    const double s = (double)step, warmup = (double)o->warmup;
+    if (s < warmup)
+        return warming_up(o, s);
+    return total == 0 ? o->lr : scheduled(o, s, (double)total, warmup);
+}
+
+double train_lr_timed(const struct train_options *o, uint64_t step, double done)
+{
+    const double s = (double)step;
+    return s < (double)o->warmup ? warming_up(o, s) : scheduled(o, done, 1, 0);
 }
 
 #define SHARE_VALUES 64 /* a share begins at a multiple of so many values */

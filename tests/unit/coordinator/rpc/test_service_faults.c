@@ -269,7 +269,8 @@ static void test_bad_samples(void **state)
     }
 }
 
-/* Phases bounded by time: the schedule's end is foretold from the last phase. */
+/* Phases bounded by time: the schedule goes by the rounds, and for workers that do not know that
+ * its end is foretold from the last phase. */
 static void test_seconds(void **state)
 {
     struct rig *r = *state;
@@ -284,6 +285,7 @@ static void test_seconds(void **state)
         assign(r, a, TASK_TRAIN);
         assert_int_equal(a->task->train->seconds, 10);
         assert_int_equal(a->task->train->total_steps, 0); /* nobody knows yet */
+        assert_true(a->task->train->done_from == 0 && a->task->train->done_to == 0.5);
         struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
         begin_result(&x, a->task, &blob);
         x.m.seconds = 1; /* 8 samples, then there were no more */
@@ -292,6 +294,7 @@ static void test_seconds(void **state)
     assign(r, a, TASK_TRAIN);
     assert_int_equal(a->task->train->first_step, 2);
     assert_int_equal(a->task->train->total_steps, 2 + 80 / 4);
+    assert_true(a->task->train->done_from == 0.5 && a->task->train->done_to == 1);
 }
 
 /* A connection belongs to the worker that joined on it last. */

@@ -19,12 +19,13 @@
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
 
-#define SPEC                                                                                       \
+#define SPEC_OF(schedule)                                                                          \
     "name: tiny\nseed: 3\n"                                                                        \
     "data: {path: x, image_size: 8, flip: true, shard_samples: 16}\n"                              \
     "model: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2}\n"                                  \
-    "train: {batch: 4, lr: 1e-3, precision: f32}\n"                                                \
+    "train: {batch: 4, lr: 1e-3, precision: f32" schedule "}\n"                                    \
     "outer: {rounds: 3, steps: 24}\nwire: {up: e3m0, down: e3m0}\n"
+#define SPEC SPEC_OF("")
 #define STEPS 24
 
 /* One worker's disk and engine. */
@@ -677,6 +678,35 @@ static void idle_encoders_leave_before_a_plan(void **state)
     host_free(&h);
 }
 
+/* In a phase bounded by time the rate goes by the share of the job's time that is over, however
+ * many steps were expected. */
+static void schedule_by_the_clock(void **state)
+{
+    (void)state;
+    static const uint64_t expected[] = {0, 1000}; /* steps of the job */
+    struct host h;
+    struct order o;
+    struct progress_view v;
+    host_new(&h, "clock");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    o.task.spec = (char *)SPEC_OF(", schedule: decay");
+    o.train.steps = 0;
+    o.train.seconds = 3600; /* there are far fewer samples */
+    o.train.done_from = 0.95;
+    o.train.done_to = 1;
+    for (size_t i = 0; i < 2; i++) {
+        o.train.epoch = (uint32_t)i; /* another phase, which does not go on with the last */
+        o.train.total_steps = expected[i];
+        struct work *w = run(&h, &o);
+        progress_take(&w->progress, &v);
+        assert_true(v.told.n_points > 0);
+        for (size_t k = 0; k < v.told.n_points; k++)
+            assert_true(fabs((double)v.points[k].lr / 1e-3 - 0.25) < 0.01);
+        work_free(w);
+    }
+    host_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -690,6 +720,7 @@ int main(void)
         cmocka_unit_test(eval_and_sample),
         cmocka_unit_test(ingest_cuts_shards),
         cmocka_unit_test(idle_encoders_leave_before_a_plan),
+        cmocka_unit_test(schedule_by_the_clock),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

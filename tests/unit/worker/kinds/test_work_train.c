@@ -859,6 +859,15 @@ static void bounded_by_time(void **state)
     assert_true(phase_time_over(24, 640, 16, 24.5, 24)); /* within a window */
     assert_false(phase_time_over(24, 640, 16, 23.9, 24));
     assert_true(phase_time_over(640, 640, 16, 1, 24));
+    Skerry__V1__TrainTask t = SKERRY__V1__TRAIN_TASK__INIT;
+    t.seconds = 20;
+    assert_true(phase_done(&t, 10) == 0); /* of a coordinator that does not say */
+    t.done_from = 0.5;
+    t.done_to = 1;
+    assert_true(phase_done(&t, 10) == 0.75 && phase_done(&t, 21) == 1);
+    t.seconds = 0;
+    t.done_from = (double)NAN;
+    assert_true(phase_done(&t, 10) == 0);
 }
 
 int main(void)

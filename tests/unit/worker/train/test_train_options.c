@@ -29,6 +29,22 @@ static void lr(void **state)
         if (fabs(got - cases[i].lr) > 1e-12)
             fail_msg("case %zu: %g, expected %g", i, got, cases[i].lr);
     }
+    const struct {
+        enum job_schedule schedule;
+        uint64_t step;
+        double done, lr;
+    } timed[] = {
+        {JOB_SCHEDULE_CONSTANT, 9, 0.99, 2.0}, {JOB_SCHEDULE_COSINE, 4, 0.5, 1.1},
+        {JOB_SCHEDULE_COSINE, 900, 1, 0.2},    {JOB_SCHEDULE_DECAY, 1, 0.9, 1.0},
+        {JOB_SCHEDULE_DECAY, 9, 0.75, 2.0},    {JOB_SCHEDULE_DECAY, 9, 0.9, 0.8},
+        {JOB_SCHEDULE_DECAY, 9, 1, 0.0},
+    };
+    for (size_t i = 0; i < COUNT(timed); i++) {
+        o.schedule = timed[i].schedule;
+        const double got = train_lr_timed(&o, timed[i].step, timed[i].done);
+        if (fabs(got - timed[i].lr) > 1e-12)
+            fail_msg("case %zu: %g, expected %g", i, got, timed[i].lr);
+    }
     /* No tail: the rate drops at the end, and is a number there. */
     o.schedule = JOB_SCHEDULE_DECAY;
     o.decay_fraction = 0;
