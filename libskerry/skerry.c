@@ -482,8 +482,14 @@ double skerry_lr_scale(const struct skerry *s)
     if (!s->busy || s->kind != SKERRY_PHASE || s->fd < 0)
         return 1;
     const Skerry__Trainer__V1__Phase *p = s->order->phase;
-    const double at = p->steps > 1 ? (double)s->steps / (p->steps - 1) : 0;
-    return (double)p->lr_first + ((double)p->lr_last - (double)p->lr_first) * (at < 1 ? at : 1);
+    const double spent = (double)(now_ms() - s->begun_ms);
+    const double at = p->seconds > 0 ? spent / (1e3 * p->seconds)
+                      : p->steps > 1 ? (double)s->steps / (p->steps - 1)
+                                     : 0;
+    const double step = (double)(p->first_step + s->steps);
+    const double warm = step < (double)p->warmup ? (step + 1) / (double)p->warmup : 1;
+    return warm *
+           ((double)p->lr_first + ((double)p->lr_last - (double)p->lr_first) * (at < 1 ? at : 1));
 }
 
 int skerry_number(struct skerry *s, const char *name, double value)

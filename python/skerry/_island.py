@@ -121,7 +121,7 @@ class Phase(_Order):
 
     @property
     def fraction(self) -> float:
-        """The part of the job's steps that is done, 0 to 1; 0 if its length is not known."""
+        """The part of the job's steps that is done, 0 to 1; 0 if its length is not known.  With outer.seconds an estimate."""
         return min(1.0, (self.first_step + self.done_steps) / self.total_steps) if self.total_steps else 0.0
 
     def _next(self, most: int) -> list[Sample]:

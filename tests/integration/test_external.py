@@ -241,6 +241,27 @@ def test_data_of_its_own(tmp_path):
     assert np.allclose(weights["mean"], [18, 19, 20, 21], atol=3), weights
 
 
+TIMED = """name: timed
+data: {{kind: none}}
+model: {{type: external}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, LOG={log}]}}
+train: {{batch: 1, warmup: 4, schedule: cosine}}
+outer: {{rounds: 2, seconds: 1}}
+"""
+
+
+def test_bounded_by_time(tmp_path):
+    """The schedule is over with the job's time, and the warm-up with its steps, as many as they are."""
+    job = write_program(tmp_path, f"{HERE}/trainers/timed.py", TIMED, log=str(tmp_path))
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        s.wait_job(s.submit(job), "done", 40)
+    first, last = (json.load(open(tmp_path / f"{r}.json")) for r in range(2))
+    assert np.allclose(first[:4], [0.25, 0.5, 0.75, 1], atol=0.1), first
+    assert abs(first[-1] - 0.5) < 0.1 and abs(last[0] - 0.5) < 0.1 and last[-1] < 0.1, (first, last)
+    assert first[4:] + last == sorted(first[4:] + last, reverse=True), (first, last)
+
+
 PATHS = """name: paths
 seed: 5
 data: {{kind: texts, path: tales.jsonl, holdout: 0.1, shard_samples: 16}}

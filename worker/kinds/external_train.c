@@ -338,11 +338,18 @@ static int open_state(const struct phase *p)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static double lr_scale(const struct phase *p, uint64_t step)
+/* The schedule at a step, or where a phase bounded by time has trained for `spent` seconds: then
+ * without the warm-up, since only the trainer knows how many steps fit. */
+static double lr_scale(const struct phase *p, uint64_t step, double spent)
 {
     struct train_options o;
     train_options_from_job(&p->w->spec, false, (int)p->batch, 0, &o);
-    return o.lr > 0 ? train_lr(&o, step, p->t->total_steps) / o.lr : 1;
+    o.warmup = p->t->seconds > 0 ? 0 : o.warmup;
+    if (o.lr <= 0)
+        return 1;
+    return (p->t->done_to > 0 ? train_lr_timed(&o, step, phase_done(p->t, spent))
+                              : train_lr(&o, step, p->t->total_steps)) /
+           o.lr;
 }
 
 static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
@@ -365,8 +372,9 @@ static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
     m->wants_state = t->send_moments && external_keeps_state(p->x);
     m->kind = external_feed_kind(p->w);
     m->samples = p->feed ? external_feed_total(p->feed) - external_feed_position(p->feed) : 0;
-    m->lr_first = (float)lr_scale(p, first_step);
-    m->lr_last = (float)lr_scale(p, t->first_step + (t->steps ? t->steps - 1 : 0));
+    m->lr_first = (float)lr_scale(p, first_step, p->before);
+    m->lr_last = (float)lr_scale(p, t->first_step + (t->steps ? t->steps - 1 : 0), t->seconds);
+    m->warmup = t->seconds ? (uint64_t)p->w->spec.train.warmup : 0;
     m->precision = (char *)(uintptr_t)precisions[p->w->spec.train.precision];
     m->pause = p->pause > 0 ? p->pause - p->first : 0;
 }

@@ -150,8 +150,22 @@ static void the_schedule(void **state)
     OK(w->kind->run(&engine, w, err));
     from_worker *m = heard(SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE);
     assert_true(m->phase->lr_first == 0.5f && m->phase->lr_last == 1);
-    assert_true(m->phase->batch == 8 && m->phase->samples == 8 * STEPS);
+    assert_true(m->phase->batch == 8 && m->phase->samples == 8 * STEPS && m->phase->warmup == 0);
     assert_string_equal(m->phase->precision, "bf16");
+    skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
+    end(w);
+    /* By time the trainer, which counts the steps, makes the warm-up. */
+    part.steps = 0;
+    part.seconds = 60;
+    part.done_to = 0.5;
+    spec = "name: x\ndata: {kind: images, path: d, image_size: 8}\nmodel: {type: external}\n"
+           "trainer: {command: ./train}\nouter: {rounds: 2, seconds: 60}\n"
+           "train: {batch: 4, lr: 0.01, warmup: 4, schedule: cosine}\n";
+    w = train();
+    OK(w->kind->run(&engine, w, err));
+    m = heard(SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE);
+    assert_true(m->phase->lr_first == 1 && fabs((double)m->phase->lr_last - 0.5) < 1e-6);
+    assert_int_equal(m->phase->warmup, 4);
     skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
     end(w);
 }

@@ -1,0 +1,18 @@
+"""A trainer of phases bounded by time: it says what the schedule gives it at each step."""
+import json
+import os
+import time
+
+import numpy as np
+
+import skerry
+
+with skerry.join({"weight": np.zeros(4, np.float32)}) as island:
+    for phase in island.phases():
+        told = []
+        while phase.more:
+            told.append(phase.lr_scale)
+            time.sleep(0.02)
+            phase.step(loss=1.0, samples=1)
+        with open(f"{os.environ['LOG']}/{phase.round}.json", "w", encoding="utf-8") as f:
+            json.dump(told, f)
