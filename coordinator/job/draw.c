@@ -117,7 +117,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->count = 0; /* no pictures */
 }
 
-/* Zero and NAN (for which every comparison is false) mean the job's values. */
+/* Zero, except of guidance, and NAN (for which every comparison is false) mean the job's values. */
 static void fill_asked(const struct draw_request *ask, struct task_draw *d)
 {
     d->asked = true;
@@ -129,7 +129,7 @@ static void fill_asked(const struct draw_request *ask, struct task_draw *d)
         d->steps = ask->steps;
     if (ask->columns > 0)
         d->columns = ask->columns;
-    if (ask->guidance > 0)
+    if (ask->guidance >= 0)
         d->guidance = (float)ask->guidance;
     if (ask->has_seed)
         d->seed = ask->seed;

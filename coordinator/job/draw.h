@@ -7,11 +7,11 @@
 
 struct coordinator;
 
-/* A person's request for samples.  Zero and NAN mean: as the job says.  n_labels 0: cycle over the
- * classes. */
+/* A person's request for samples.  Zero and NAN mean: as the job says, unless said otherwise.
+ * n_labels 0: cycle over the classes. */
 struct draw_request {
     uint32_t count, steps, columns;
-    double guidance;
+    double guidance; /* NAN: as the job says; 0: as if there were no labels */
     bool has_seed;
     uint64_t seed;
     const char *sampler;    /* "euler", "heun" or NULL */

@@ -149,6 +149,8 @@ static void test_asked(void **state)
     assert_int_equal(d->columns, 1);
     assert_true(d->guidance == 1.0f);
     assert_int_equal(d->seed, 0);
+    ask.guidance = 0; /* without labels */
+    assert_true(draw_sample(co, j, 0, 1, &ask)->draw.guidance == 0);
     assert_false(d->remote); /* there are no experts */
 }
 
