@@ -154,12 +154,24 @@ static bool same_data(const struct job_data *a, const struct job_data *b)
     return true;
 }
 
+/* What a model does without a label can be learnt only from one that has learnt it. */
+static int check_dropout(const struct job_model *a, const struct job_model *b, uint32_t id,
+                         struct err *err)
+{
+    if (a->label_dropout == 0 || b->label_dropout > 0)
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "model.label_dropout is %g, but the experts of job %u were trained with 0 and "
+                   "cannot teach what to do without a label; give model.label_dropout 0",
+                   a->label_dropout, id);
+}
+
 static int check_same_model(const struct job_model *a, const struct job_model *b, uint32_t id,
                             struct err *err)
 {
     if (a->type == b->type && a->patch == b->patch && a->dim == b->dim && a->depth == b->depth &&
         a->heads == b->heads && fabs(a->mlp_ratio - b->mlp_ratio) < 1e-9)
-        return 0;
+        return check_dropout(a, b, id, err);
     return err_set(err, -ERR_CONFIG,
                    "the experts of job %u have another model (patch %d, dim %d, depth %d, heads "
                    "%d); give the same under model",

@@ -175,6 +175,11 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
                        r->steps, r->columns, VIEW_LABELS_MAX);
     if (r->guidance > 100)
         return err_set(err, -EINVAL, "guidance is %g, expected 0 to 100", r->guidance);
+    if (j->spec.model.label_dropout == 0 && !isnan(r->guidance) && r->guidance != 1)
+        return err_set(err, -EINVAL,
+                       "guidance is %g, but with model.label_dropout 0 the model never learns to "
+                       "do without a label; use guidance 1",
+                       r->guidance);
     if (r->sampler != NULL && strcmp(r->sampler, "euler") != 0 && strcmp(r->sampler, "heun") != 0)
         return err_set(err, -EINVAL, "sampler is '%.20s', expected 'euler' or 'heun'", r->sampler);
     int strategy;

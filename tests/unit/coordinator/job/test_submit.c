@@ -168,6 +168,9 @@ static void test_teacher(void **state)
     t->spec.model.depth = 2;
     refused(r, &g, "have another model (patch 4, dim 32, depth 2, heads 2)");
     t->spec.model.depth = 1;
+    t->spec.model.label_dropout = 0;
+    refused(r, &g, "model.label_dropout is 0.1, but the experts of job 2 were trained with 0");
+    t->spec.model.label_dropout = 0.2;
     job_edit_shard(t, 1)->blob.sha256[0]++;
     refused(r, &g, "are not kept any more");
     job_edit_shard(t, 1)->generation = 1; /* of another generation: it is not asked for */

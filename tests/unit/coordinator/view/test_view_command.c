@@ -148,12 +148,32 @@ static void uploads_need_room(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
+/* The model never learnt to do without a label. */
+static void guidance_that_cannot_be(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    struct draw_request guided = nothing;
+    uint64_t task = 0;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const uint64_t job = submit(r);
+    state_job(&r->co->state, job)->spec.model.label_dropout = 0;
+    do_init(r, &r->workers[0]);
+    guided.guidance = 3;
+    refused(r, job, &guided, -EINVAL, "guidance is 3, but with model.label_dropout 0 the model");
+    guided.guidance = 0;
+    refused(r, job, &guided, -EINVAL, "guidance is 0, but with model.label_dropout 0 the model");
+    guided.guidance = 1;
+    assert_int_equal(view_sample_request(r->co, job, &guided, &task, &err), 0);
+    assert_int_equal(view_sample_request(r->co, job, &nothing, &task, &err), 0);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(drawings_that_make_no_sense), TEST(quotas_are_adjusted), TEST(tasks_are_cancelled),
-        TEST(workers_are_drained),         TEST(uploads_need_room),
+        TEST(drawings_that_make_no_sense), TEST(guidance_that_cannot_be), TEST(quotas_are_adjusted),
+        TEST(tasks_are_cancelled),         TEST(workers_are_drained),     TEST(uploads_need_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
