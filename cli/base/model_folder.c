@@ -6,6 +6,7 @@
 #include "cli/base/cli.h"
 #include "cli/base/moving.h"
 #include "common/base/file.h"
+#include "common/job/family.h"
 #include "common/st/st.h"
 #include "common/data/tokenizer.h"
 
@@ -344,15 +345,21 @@ static int check_llama_variants(const char *dir, const json_t *config, struct er
 static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
                             const struct tokenizer *t, struct err *err)
 {
-    const long long theirs = cli_int(config, "vocab_size", 0);
-    if (theirs != (int64_t)tokenizer_vocab(t))
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has a vocabulary of %lld, but %s has %u tokens: set "
-                       "data.tokenizer to the tokenizer.json that the model was trained with",
-                       dir, theirs,
-                       spec->data.tokenizer ? spec->data.tokenizer : "the job's byte tokenizer",
-                       tokenizer_vocab(t));
-    return 0;
+    const long long theirs = cli_int(config, "vocab_size", 0), ours = tokenizer_vocab(t);
+    char padded[160] = "";
+    if (theirs == ours)
+        return 0;
+    if (theirs > ours)
+        (void)snprintf(padded, sizeof padded,
+                       "; if it is that, the embeddings are padded, which is not supported: cut "
+                       "them with resize_token_embeddings(%lld) of transformers",
+                       ours);
+    return err_set(err, -ERR_CONFIG,
+                   "%s/config.json has a vocabulary of %lld, but %s has %lld tokens: set "
+                   "data.tokenizer to the tokenizer.json that the model was trained with%s",
+                   dir, theirs,
+                   spec->data.tokenizer ? spec->data.tokenizer : "the job's byte tokenizer", ours,
+                   padded);
 }
 
 static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uint32_t id)
@@ -433,7 +440,7 @@ struct tensors {
     bool variance;     /* PixArt also predicts the variance, which is ignored */
     const char *chain; /* prefix of the names of the chain being checked; NULL: the first chain */
     const struct st *st;
-    size_t seen;
+    bool *used; /* of st's tensors, those that the job's model has */
     struct err *err;
     int rc; /* failure of the first tensor that does not fit */
 };
@@ -457,7 +464,7 @@ static void expect(struct tensors *t, const char *tensor, unsigned rank, const i
         t->rc = err_set(t->err, -ERR_CONFIG, "%s has no tensor %s", t->path, name);
         return;
     }
-    t->seen++;
+    t->used[found - t->st->tensors] = true;
     bool fits = found->rank == rank;
     for (unsigned i = 0; fits && i < rank; i++)
         fits = found->shape[i] == (uint64_t)shape[i];
@@ -530,17 +537,18 @@ static void expect_patches(struct tensors *t, const struct job_model *m, const c
 static void expect_chain(struct tensors *t, const struct job_model *m,
                          const struct model_folder_facts *facts)
 {
-    const uint64_t classes = facts->classes;
+    static const char labels[] = "y_embedder.embedding_table.weight";
+    const struct st_tensor *table = find(t, labels);
     const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
+    const int64_t rows = facts->classes ? (int64_t)facts->classes + 1
+                         : table        ? (int64_t)table->shape[0] /* not known yet */
+                                        : 0;
 
     expect_patches(t, m, "x_embedder.proj.weight", channels_of(facts));
     expect(t, "x_embedder.proj.bias", 1, (int64_t[4]){C});
     expect_linear(t, "t_embedder.mlp.", "0", true, C, FREQUENCIES);
     expect_linear(t, "t_embedder.mlp.", "2", true, C, C);
-    if (classes > 0)
-        expect(t, "y_embedder.embedding_table.weight", 2, (int64_t[4]){(int64_t)classes + 1, C});
-    else
-        t->seen++;
+    expect(t, labels, 2, (int64_t[4]){rows, C});
     for (int b = 0; b < m->depth; b++) {
         char prefix[32];
         (void)snprintf(prefix, sizeof prefix, "blocks.%d.", b);
@@ -621,9 +629,6 @@ static void expect_pixart(struct tensors *t, const struct job_spec *spec,
 {
     const struct job_spec second = second_chain(spec);
     expect_pixart_chain(t, &spec->model, facts);
-    /* Older releases saved this beside the parameters. */
-    t->seen += st_find(t->st, "caption_projection.y_embedding") != NULL;
-    t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
     if (!job_has_upscaler(spec))
         return;
     t->chain = UPSCALER;
@@ -673,6 +678,16 @@ static int check_values(const char *path, const struct st *st, struct err *err)
     return rc;
 }
 
+/* Is it one of the tensors that older releases of diffusers and transformers saved besides the
+ * parameters?  As in worker/model/model_file.c. */
+static bool is_passed_over(const struct job_spec *spec, const char *name)
+{
+    if (job_is_text(spec))
+        return str_ends(name, "rotary_emb.inv_freq");
+    return job_has_captions(spec) && (strcmp(name, "caption_projection.y_embedding") == 0 ||
+                                      strcmp(name, "pos_embed.pos_embed") == 0);
+}
+
 static int check_tensors(const char *dir, const struct job_spec *spec,
                          const struct model_folder_facts *facts, struct err *err)
 {
@@ -688,17 +703,20 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
                      dir);
     if (rc == 0)
         rc = st_open(path, &st, err);
-    struct tensors t = {.path = path, .st = &st, .err = err, .rc = rc};
+    bool *used = mem_alloc_array(st.n_tensors + 1, sizeof *used);
+    struct tensors t = {.path = path, .st = &st, .used = used, .err = err, .rc = rc};
     family_of(spec)->expect(&t, spec, facts);
-    if (t.rc == 0 && t.seen != st.n_tensors)
-        t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
-                       st.n_tensors, t.seen);
+    for (size_t i = 0; i < st.n_tensors && t.rc == 0; i++)
+        if (!t.used[i] && !is_passed_over(spec, st.tensors[i].name))
+            t.rc = err_set(err, -ERR_CONFIG, "%s has the tensor %s, which the job's model has not",
+                           path, st.tensors[i].name);
     if (t.rc == 0)
         t.rc = check_values(path, &st, err);
     if (t.rc == 0 && t.variance)
         fprintf(stderr, "skerry: %s also predicts a variance; that half of proj_out is left\n",
                 path);
     st_release(&st);
+    mem_free(used);
     mem_free(index);
     mem_free(path);
     return t.rc;

@@ -102,10 +102,12 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
 
 /* ---- other programs' weights, in other types ---- */
 
-/* Is it one of the tensors that older releases of diffusers saved besides the parameters of a
- * PixArt: the original's null caption, which nothing reads, or the fixed positions? */
+/* Is it one of the tensors that older releases of diffusers and transformers saved besides the
+ * parameters: a PixArt's original null caption, which nothing reads, or fixed positions? */
 static bool is_passed_over(const struct model *m, const char *name)
 {
+    if (model_is_text(&m->spec))
+        return str_ends(name, "rotary_emb.inv_freq");
     return model_captioned(&m->spec) && (strcmp(name, "caption_projection.y_embedding") == 0 ||
                                          strcmp(name, "pos_embed.pos_embed") == 0);
 }

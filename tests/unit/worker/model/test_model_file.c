@@ -169,6 +169,8 @@ static void test_foreign(void **state)
     write_foreign(m, ST_BF16, half, 4, NULL, "model.layers.7.bias");
     assert_int_equal(model_load_foreign(m, path, flat, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "model.layers.7.bias"));
+    write_foreign(m, ST_BF16, half, 4, NULL, "model.layers.0.self_attn.rotary_emb.inv_freq");
+    OK(model_load_foreign(m, path, flat, &err));
     struct model_spec wider = m->spec;
     wider.vocab++;
     struct model *other = make(wider);
