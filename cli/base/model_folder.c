@@ -165,6 +165,25 @@ static int check_upscaler(const char *dir, const json_t *config, const struct jo
                : check_numbers(dir, theirs, wanted, sizeof wanted / sizeof *wanted, err);
 }
 
+/* Warns if a label was another class's where the weights were trained. */
+static void warn_of_classes(const char *dir, const json_t *config,
+                            const struct model_folder_facts *facts)
+{
+    const json_t *theirs = json_object_get(config, "classes");
+    for (size_t i = 0; facts->class_names && i < facts->classes; i++) {
+        const char *ours = facts->class_names[i],
+                   *name = json_string_value(json_array_get(theirs, i));
+        if (!name || strcmp(name, ours) == 0)
+            continue;
+        fprintf(stderr,
+                "warning: %s/config.json calls class %zu '%s', but the data call it '%s': what "
+                "the model knows of the one is where the other begins; if the two are the same, "
+                "name the data's folders as there\n",
+                dir, i, name, ours);
+        return;
+    }
+}
+
 static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
                      const struct model_folder_facts *facts, struct err *err)
 {
@@ -184,7 +203,11 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
     size_t n = sizeof wanted / sizeof *wanted - (classes == 0);
     if (rc == 0)
         rc = check_upscaler(dir, config, spec, err);
-    return rc == 0 ? check_numbers(dir, config, wanted, n, err) : rc;
+    if (rc == 0)
+        rc = check_numbers(dir, config, wanted, n, err);
+    if (rc == 0)
+        warn_of_classes(dir, config, facts);
+    return rc;
 }
 
 /* ---- PixArtTransformer2DModel ---- */

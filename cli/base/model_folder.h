@@ -15,6 +15,7 @@ struct tokenizer;
 struct model_folder_facts {
     const struct tokenizer *tokenizer; /* texts */
     uint64_t classes;                  /* images; 0: not known yet */
+    const char *const *class_names;    /* (classes); NULL: not known */
     /* What frozen networks make the model see, 0 where it is not known yet. */
     uint32_t channels, side;          /* of latents */
     uint32_t caption, caption_tokens; /* channels of a caption's states, and most of these */
@@ -22,7 +23,7 @@ struct model_folder_facts {
 
 /* -ERR_CONFIG with one sentence on the first thing that does not fit: a key of
  * config.json, the vocabulary, a tensor's name, shape or type; also after Ctrl-C.  Says on stderr
- * how far it is, if that takes long. */
+ * how far it is, if that takes long, and warns of classes with other names. */
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err);
 

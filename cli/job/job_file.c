@@ -152,20 +152,26 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     const char *given = job->spec.model.warm_start;
     if (!given)
         return 0;
-    struct model_folder_facts facts = {
-        .tokenizer = job->tokenizer,
-        .classes = job->dataset ? dataset_classes(job->dataset) : 0,
-        .channels = (uint32_t)job->encoders.channels,
-        .side = (uint32_t)job->encoders.side,
-        .caption = (uint32_t)job->encoders.caption,
-        .caption_tokens = (uint32_t)job->encoders.caption_tokens,
-    };
     job->warm_start = find_path(job_path, given);
     if (job_family(&job->spec)->external)
         return users_weights_check(job->warm_start, err) < 0
                    ? err_wrap(err, "%s: model.warm_start", job_path)
                    : 0;
-    int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);
+    const size_t classes = job->dataset ? dataset_classes(job->dataset) : 0;
+    const char **names = mem_alloc_array(classes + 1, sizeof *names);
+    for (size_t i = 0; i < classes; i++)
+        names[i] = dataset_class(job->dataset, i);
+    const struct model_folder_facts facts = {
+        .tokenizer = job->tokenizer,
+        .classes = classes,
+        .class_names = names,
+        .channels = (uint32_t)job->encoders.channels,
+        .side = (uint32_t)job->encoders.side,
+        .caption = (uint32_t)job->encoders.caption,
+        .caption_tokens = (uint32_t)job->encoders.caption_tokens,
+    };
+    const int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);
+    mem_free(names);
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 

@@ -1,6 +1,7 @@
 /* A folder that was exported is one to start from; every way of not fitting has its
  * sentence; exported byte tokens are our byte tokens. */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -336,6 +338,38 @@ static void exported_folders_fit(void **state)
     OK(check(f->dit, sound_dit, 0, &err)); /* classes not known yet */
 }
 
+/* Labels are numbers: as many classes in another order fit, but each begins as another. */
+static void other_classes_are_warned_of(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const alike[] = {"a", "b", "c"}, *const moved[] = {"a", "c", "b"};
+    static const struct {
+        const char *const *names;
+        const char *warning;
+    } rows[] = {{alike, ""}, {moved, "calls class 1 'b', but the data call it 'c'"}};
+    for (size_t i = 0; i < 2; i++) {
+        struct err err = {0};
+        struct buf said = {0};
+        char path[96];
+        (void)snprintf(path, sizeof path, "%s/said", f->root);
+        fflush(stderr);
+        const int kept = dup(2), fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+        assert_true(kept >= 0 && fd >= 0 && dup2(fd, 2) == 2);
+        const int rc = check_facts(
+            f->dit, sound_dit,
+            (struct model_folder_facts){.classes = 3, .class_names = rows[i].names}, &err);
+        fflush(stderr);
+        assert_int_equal(dup2(kept, 2), 2);
+        (void)close(kept);
+        (void)close(fd);
+        OK(rc);
+        OK(file_read(path, 4096, &said, &err));
+        if (!strstr(buf_str(&said), rows[i].warning) || (said.len == 0) != (i == 0))
+            fail_msg("case %zu: '%s'", i, buf_str(&said));
+        buf_release(&said);
+    }
+}
+
 /* Both chains, by their own sizes and tensors. */
 static void folders_with_an_upscaler_fit(void **state)
 {
@@ -502,6 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captioned_folders_fit),
         cmocka_unit_test(exported_folders_fit),
+        cmocka_unit_test(other_classes_are_warned_of),
         cmocka_unit_test(folders_with_an_upscaler_fit),
         cmocka_unit_test(folders_with_an_estimate_fit),
         cmocka_unit_test(other_sizes_are_named),
