@@ -295,7 +295,8 @@ class Island:
         def load(data: bytes | None) -> None:
             optimizer.state.clear()
             if data is not None:
-                state = torch.load(io.BytesIO(data), weights_only=True)
+                # From any device: load_state_dict() moves it to the parameters.
+                state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         self._save, self._load = save, load
 

@@ -137,6 +137,26 @@ with skerry.join({"w": numpy.zeros(3, "f")}, alone=skerry.Alone(samples, steps=2
     assert sorted(done.stdout.split()) == sorted(map(str, range(8))), done.stdout
 
 
+def test_state_of_a_card_is_for_any_machine():
+    """Moments that travel may come from a machine with a card to one without."""
+    script = """
+import torch, skerry
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.Adam(model.parameters())
+with skerry.join(model, optimizer) as island:
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    own, torch.serialization.location_tag = torch.serialization.location_tag, lambda storage: "cuda:0"
+    state = island._save()
+    torch.serialization.location_tag = own
+    before = optimizer.state[model.weight]["exp_avg"].clone()
+    island._load(state)
+    assert torch.equal(optimizer.state[model.weight]["exp_avg"], before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("loop, said", [
     ("for _ in phase.limit(range(9)): pass", "phase.step() was not called in 1000 batches"),
     ("pass\nphase.lr_scale", "has left its island"),
