@@ -349,7 +349,7 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
     refuse_old(j, t);
     rr->owner = t->worker_id;
     rr->samples_last = full_phase(j, t);
-    rr->step = t->train.first_step + t->steps;
+    rr->step = rr->moments_step = t->train.first_step + t->steps;
     if (waits(t) || all_applied(t)) {
         gc_drop(co, &rr->moments);
         rr->moments = t->train.moments;
@@ -514,6 +514,15 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     draw_after_round(co, j, p);
 }
 
+/* The schedule has gone on in the rounds that a late phase has missed. */
+static void settle_at_close(struct coordinator *co, struct job *j, struct task *t,
+                            struct phase_sum *sum)
+{
+    const uint64_t missed = j->paths[t->path].round - t->train.round;
+    settle_replica(co, j, t, sum);
+    job_edit_replica(j, t->path, t->train.replica)->step += missed * (uint64_t)j->spec.outer.steps;
+}
+
 void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct phase_sum sum = j->paths[p].sum; /* phases that were late for an earlier round */
@@ -527,7 +536,7 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
                            "round %u was closed without it: it goes into a later version",
                            t->train.round + 1);
         else if (t != NULL)
-            settle_replica(co, j, t, &sum);
+            settle_at_close(co, j, t, &sum);
     }
     end_round(co, j, p, &sum, expected);
 }

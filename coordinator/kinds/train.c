@@ -87,10 +87,13 @@ static void add_fragments(struct message *b, Skerry__V1__TrainTask *m)
         qsort(m->fragments, m->n_fragments, sizeof(*m->fragments), by_step);
 }
 
-/* Moments are sent with the replica, unless it stays at the worker that has them. */
+/* Moments are sent with the replica, unless it stays at the worker that has them.  In fragments its
+ * weights there would go on with them, and merges since then are not in these. */
 static void add_moments(struct message *b, Skerry__V1__TrainTask *m)
 {
     const struct replica_rec *r = &b->job->paths[b->task->path].replicas[b->task->train.replica];
+    if (r->owner == b->worker->id && r->moments_step < m->first_step && !query_streams(b->job))
+        m->moments_step = r->moments_step;
     if (b->job->spec.recipe.moments != JOB_MOMENTS_TRAVEL)
         return;
     m->send_moments = true;

@@ -103,6 +103,7 @@ struct replica_rec {
     uint64_t task_id;        /* the phase under way; 0: none */
     uint64_t samples_last;   /* used by its last phase; bounded by time: scaled to outer.seconds */
     struct blob_ref moments; /* Adam's, as the owner left them; size 0: none */
+    uint64_t moments_step;   /* (m) at which its last phase ended; 0: unknown since a restart */
     float loss;              /* (m) newest; NAN */
     uint64_t seen;           /* (m) as row_mark.seen */
 };

@@ -828,9 +828,11 @@ static bool resume(struct replicas *rs, struct replica *r, const struct work *w,
 
 bool replica_stands(struct replicas *rs, const struct work *w)
 {
+    const Skerry__V1__TrainTask *t = w->task->train;
     const struct replica *r = replica_peek(rs, w);
-    return r && r->whole && !is_check(w) && !w->task->train->fresh &&
-           trainer_next_step(r->trainer) == w->task->train->first_step;
+    const uint64_t at = r ? trainer_next_step(r->trainer) : 0;
+    return r && r->whole && !is_check(w) && !t->fresh &&
+           (at == t->first_step || (at > 0 && at == t->moments_step));
 }
 
 int replica_make(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
@@ -864,7 +866,8 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
     r->own = goes_on;
     if (!goes_on) {
         *ret_resumed = resume(rs, r, w, cursor);
-        r->own = !*ret_resumed && !is_check(w) && !t->fresh && load_end(rs, r, t->first_step);
+        r->own = !*ret_resumed && !is_check(w) && !t->fresh &&
+                 (load_end(rs, r, t->first_step) || load_end(rs, r, t->moments_step));
         if (!*ret_resumed && !r->own && !load_moments(r, w))
             rc = trainer_reset_moments(r->trainer, err);
     }

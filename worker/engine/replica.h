@@ -95,7 +95,7 @@ bool replica_smaller(struct replicas *rs, const struct work *w);
  * next replica's measured again where it was not. */
 void replica_stepped(struct replicas *rs, struct replica *r, double seconds);
 
-/* Is it in memory at the task's first step, at the end of a phase? */
+/* Is it in memory at the end of a phase, where the task begins or where its moments stand? */
 bool replica_stands(struct replicas *rs, const struct work *w);
 
 /* NULL when it is not in memory. */

@@ -266,7 +266,8 @@ static void state_path(const struct phase *p, const char *what, char out[CACHE_P
 static bool stands(const struct phase *p, const struct trainer_stand *s)
 {
     return s && s->job_id == p->w->task->job_id && s->path == p->t->path &&
-           s->replica == p->t->replica && s->step == p->t->first_step;
+           s->replica == p->t->replica && s->step > 0 &&
+           (s->step == p->t->first_step || s->step == p->t->moments_step);
 }
 
 /* The kept state of the replica after so many steps; 0: of its last phase, by an earlier release.

@@ -210,6 +210,48 @@ static void waits_over_a_restart(void **state)
     assert_int_equal(j->n_late, 0);
 }
 
+/* A phase that no version takes any more is cancelled, and its replica's next one begins where
+ * those of the others do. */
+static void too_late_it_catches_up(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j =
+        closed_without_one(r, SPEC("replicas: 2", "rounds: 9, steps: 2, quorum: 0.5, grace: 0.05"));
+    const uint64_t late = phase(r, j, 1)->id;
+    state_job(&r->co->state, j->id)->spec.outer.grace = 0.05;
+    for (uint64_t round = 2; phase(r, j, 1)->id == late; round++) {
+        (void)assign(r, &r->workers[0], TASK_TRAIN);
+        finish_train(r, &r->workers[0]);
+        wait_version(r, j, round);
+    }
+    be_patient(r, j);
+    assert_int_equal(state_task(&r->co->state, late)->state, TASK_CANCELLED);
+    assert_true(j->paths[0].round > 2);
+    assert_int_equal(phase(r, j, 1)->train.first_step, 2 * j->paths[0].round);
+}
+
+/* The schedule has gone on without a phase that was two rounds late. */
+static void two_rounds_late(struct rig *r, const char *spec)
+{
+    const struct job *j = closed_without_one(r, spec);
+    state_job(&r->co->state, j->id)->spec.outer.grace = 0.05;
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
+    finish_train(r, &r->workers[0]);
+    wait_version(r, j, 2);
+    be_patient(r, j);
+    finish_train(r, &r->workers[1]);
+    const Skerry__V1__TrainTask *t = assign(r, &r->workers[1], TASK_TRAIN)->train;
+    assert_int_equal(t->first_step, 4);
+    assert_int_equal(t->moments_step, 2);
+    assert_int_equal(assign(r, &r->workers[0], TASK_TRAIN)->train->moments_step, 0);
+}
+
+/* Its worker keeps the moments, which stand where that phase has ended. */
+static void its_worker_keeps_the_moments(void **state)
+{
+    two_rounds_late(*state, SPEC("replicas: 2", QUORUM));
+}
+
 /* Who is lost with a late phase has nothing to give, and its replica is in the round again. */
 static void is_cancelled_when_its_worker_is_lost(void **state)
 {
@@ -347,6 +389,8 @@ int main(void)
         TEST(also_as_values),
         TEST(is_dropped_where_the_job_says_so),
         TEST(waits_over_a_restart),
+        TEST(too_late_it_catches_up),
+        TEST(its_worker_keeps_the_moments),
         TEST(is_cancelled_when_its_worker_is_lost),
         TEST(nothing_is_late_for_the_last_round),
         TEST(a_last_snapshot_counts),

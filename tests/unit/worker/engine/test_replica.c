@@ -534,6 +534,33 @@ static void ends_and_their_spares(void **state)
     end(&r);
 }
 
+/* Where the schedule has gone on without the worker's last phase of the replica, its moments go on
+ * from there, in memory or from a file. */
+static void moments_of_a_late_phase(void **state)
+{
+    static const char job[] = JOB("batch: 4");
+    struct rig r;
+    struct replica *replica = NULL;
+    begin(&r, job, PLENTY);
+    phase_ends(&r, 0, 0);
+    r.train.round = 3;
+    r.train.first_step = 6;
+    OK(get(&r, 0, &replica, err));
+    assert_false(replica->own);
+    r.train.moments_step = 2;
+    OK(get(&r, 0, &replica, err));
+    assert_true(replica->own && trainer_next_step(replica->trainer) == 6);
+    trainer_position(replica->trainer, 2, 100);
+    replica->whole = true;
+    assert_true(replica_stands(r.rs, &r.work));
+    r.train.moments_step = 4;
+    assert_false(replica_stands(r.rs, &r.work));
+    r.train.moments_step = 2;
+    r.train.fresh = true;
+    assert_false(replica_stands(r.rs, &r.work));
+    end(&r);
+}
+
 static unsigned files_of(const struct rig *r, const char *prefix)
 {
     struct file_names names;
@@ -588,6 +615,7 @@ int main(void)
         cmocka_unit_test(other_encoders),
         cmocka_unit_test(another_job_of_the_number),
         cmocka_unit_test(ends_and_their_spares),
+        cmocka_unit_test(moments_of_a_late_phase),
         cmocka_unit_test(left_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
