@@ -181,6 +181,8 @@ static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
 {
     struct err why = {0};
     int rc = shards_make_ledgers(j, &why);
+    if (rc == 0)
+        best_forget(co, j);
     if (rc == 0 || j->generation == 1) {
         gc_drop(co, &j->partitioner_before);
         j->partitioner_before = (struct blob_ref){0};
@@ -197,7 +199,6 @@ static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
 static void next_generation(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
-    best_forget(co, j);
     j->generation++;
     j->old_shards = true;
     order_new(j);

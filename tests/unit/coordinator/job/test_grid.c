@@ -422,8 +422,16 @@ static void test_bad_partitions(void **state)
     assert_non_null(strstr(grid_job(&g)->reason, "partition 1 of 2 with 0 samples"));
 }
 
+static unsigned paths_with_best(const struct job *j)
+{
+    unsigned n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        n += j->paths[p].best != NULL;
+    return n;
+}
+
 /* A re-sharding that leaves a partition without samples is dropped: the job goes on with the
- * routing that it had, over a restart, too. */
+ * routing and the best versions that it had, over a restart, too. */
 static void test_bad_resharding(void **state)
 {
     struct rig *r = *state;
@@ -438,6 +446,7 @@ static void test_bad_resharding(void **state)
     stop(r);
     start(r);
     assert_int_equal(join(r, g.w, SKERRY_VERSION), 0);
+    assert_int_equal(paths_with_best(grid_job(&g)), 4);
     while (grid_job(&g)->state == JOB_SPLITTING) {
         grid_result(&g, grid_next(&g), &x);
         for (size_t i = 1; i < x.m.n_shards; i++)
@@ -448,6 +457,7 @@ static void test_bad_resharding(void **state)
     const struct job *j = grid_job(&g);
     assert_int_equal(j->state, JOB_RUNNING);
     assert_int_equal(j->resharded, 1);
+    assert_int_equal(paths_with_best(j), 4);
     assert_memory_equal(before.sha256, j->partitioner.sha256, 32);
     for (size_t i = shards_cut(j); i < j->n_shards; i++) {
         assert_int_equal(j->shards[i].generation, i < n ? 2 : 1);
