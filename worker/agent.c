@@ -47,10 +47,11 @@ struct agent {
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
-    unsigned sent_again;   /* times that its result was sent again, because files were missing */
-    uint64_t moving_ms;    /* since when the task has waited for transfers of its blobs */
-    uint64_t ended_before; /* jobs with smaller numbers are over */
-    uint64_t free_ns;      /* since when there was no task; 0: there was none yet */
+    unsigned sent_again;  /* times that its result was sent again, because files were missing */
+    uint64_t moving_ms;   /* since when the task has waited for transfers of its blobs */
+    uint64_t over_before; /* jobs with smaller numbers are over */
+    size_t n_going;       /* but so many */
+    uint64_t free_ns;     /* since when there was no task; 0: there was none yet */
 
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
@@ -252,10 +253,17 @@ static void do_timer(struct agent *a)
     loop_timer_start(a->retry, a->retry_ms, 0);
 }
 
-static void forget_jobs(struct agent *a, uint64_t before)
+/* Removes what is kept of jobs that are over.  Each that ends is one less that goes on, or others
+ * have begun. */
+static void forget_jobs(struct agent *a, const Skerry__V1__AssignReply *m)
 {
-    a->ended_before = before;
-    workdir_forget(a->opt.engine->state_dir, before);
+    /* An earlier release tells only of those before the first that goes on. */
+    const uint64_t before = m->over_before > 0 ? m->over_before : m->ended_before;
+    if (before == a->over_before && m->n_going == a->n_going)
+        return;
+    a->over_before = before;
+    a->n_going = m->n_going;
+    workdir_forget(a->opt.engine->state_dir, before, m->going, m->n_going);
 }
 
 static void on_assign_reply(void *arg, const struct rpc_result *r)
@@ -281,8 +289,7 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
     const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
     for (size_t i = 0; heard && i < reply->n_applied; i++)
         settle_verdict(a, reply->applied[i]);
-    if (reply->ended_before > a->ended_before)
-        forget_jobs(a, reply->ended_before);
+    forget_jobs(a, reply);
     /* The coordinator answers at once if it has files to announce, however long the poll. */
     const bool hinted =
         early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);

@@ -76,14 +76,22 @@ static uint64_t job_of(const char *name)
     return UINT64_MAX;
 }
 
-void workdir_forget(const char *state, uint64_t before)
+static bool is_over(uint64_t job, uint64_t before, const uint64_t *going, size_t n_going)
+{
+    bool over = job < before;
+    for (size_t i = 0; i < n_going; i++)
+        over &= job != going[i];
+    return over;
+}
+
+void workdir_forget(const char *state, uint64_t before, const uint64_t *going, size_t n_going)
 {
     struct file_names names;
     if (file_list(state, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
         char *path = file_join(state, names.items[i]);
-        if (job_of(names.items[i]) < before)
+        if (is_over(job_of(names.items[i]), before, going, n_going))
             (void)file_remove(path, NULL); /* it is tried again when the next job ends */
         mem_free(path);
     }

@@ -39,7 +39,8 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
                  struct err *err);
 void workdir_close(struct workdir *w); /* { 0 } is fine; unlocks */
 
-/* Removes the files of jobs with smaller numbers, which have ended, from a state directory. */
-void workdir_forget(const char *state, uint64_t before);
+/* Removes the files of jobs with smaller numbers, which have ended, from a state directory: of all
+ * but these. */
+void workdir_forget(const char *state, uint64_t before, const uint64_t *going, size_t n_going);
 
 #endif

@@ -322,12 +322,21 @@ Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)
     return list;
 }
 
-static uint64_t ended_before(const struct state *s)
+/* Fills in which jobs are over.  An unread one may go on with the release that wrote it. */
+static void tell_over(const struct state *s, Skerry__V1__AssignReply *m)
 {
-    size_t n = 0;
-    while (n < s->n_jobs && job_is_ended(s->jobs[n]))
-        n++;
-    return n < s->n_jobs ? s->jobs[n]->id : n > 0 ? s->jobs[n - 1]->id + 1 : 0;
+    m->over_before = s->next_job;
+    for (size_t i = 0; i < s->n_jobs; i++) {
+        const struct job *j = s->jobs[i];
+        if (job_is_ended(j) && !j->unread)
+            continue;
+        if (m->n_going == JOBS_ACTIVE_MAX) {
+            m->over_before = j->id;
+            break;
+        }
+        m->going[m->n_going++] = j->id;
+    }
+    m->ended_before = m->n_going > 0 ? m->going[0] : m->over_before;
 }
 
 void assign_send(struct coordinator *co, struct reply *r)
@@ -335,6 +344,7 @@ void assign_send(struct coordinator *co, struct reply *r)
     Skerry__V1__AssignReply msg = SKERRY__V1__ASSIGN_REPLY__INIT;
     const struct worker *w = state_worker(&co->state, r->worker_id);
     const struct task *t = r->task_id ? state_task(&co->state, r->task_id) : NULL;
+    uint64_t going[JOBS_ACTIVE_MAX];
     struct err err = {0};
     struct pbmem mem;
     pbmem_init(&mem, MESSAGE_BYTES_MAX);
@@ -351,7 +361,8 @@ void assign_send(struct coordinator *co, struct reply *r)
             log_warn("assign", "%s", err.msg);
         msg.waiting_for = msg.task ? (char *)"" : (char *)w->waiting_for;
         msg.applied = assign_verdicts(w, &msg.n_applied);
-        msg.ended_before = ended_before(&co->state);
+        msg.going = going;
+        tell_over(&co->state, &msg);
     }
     rpc_reply(r->req, &msg.base);
     mem_free(msg.applied);

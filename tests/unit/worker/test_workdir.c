@@ -144,6 +144,8 @@ static void ended_jobs_leave_nothing(void **state)
     } files[] = {{"replica-7-0-1.state", true},
                  {"residual-7-3-0-1", true},
                  {"external-12-0-0.end", true},
+                 {"replica-8-0-0.end", false},
+                 {"residual-8-1-0-0", false},
                  {"replica-13-0-0.state", false},
                  {"residual-130-1-0-0", false},
                  {"trainer-7abc.ready", false},
@@ -154,7 +156,7 @@ static void ended_jobs_leave_nothing(void **state)
     OK(workdir_open(dir, cluster, &w, err));
     for (size_t i = 0; i < COUNT(files); i++)
         put(w.state, files[i].name, "x", 1);
-    workdir_forget(w.state, 13);
+    workdir_forget(w.state, 13, (uint64_t[]){8, 1}, 2);
     for (size_t i = 0; i < COUNT(files); i++) {
         char *path = in(w.state, files[i].name);
         assert_int_equal(file_exists(path), !files[i].goes);

@@ -34,6 +34,27 @@ static void test_life(void **state)
     check_end(r, job);
 }
 
+/* A worker hears which jobs are over, however old one is that goes on. */
+static void test_jobs_that_are_over(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const uint64_t first = submit(r), second = submit(r);
+    assert_int_equal(view_job_pause(r->co, first, true, NULL), 0);
+    (void)assign(r, a, TASK_INIT);
+    assert_int_equal(a->task->job_id, second);
+    assert_int_equal(a->assigned->n_going, 2);
+    assert_int_equal(a->assigned->over_before, second + 1);
+    assert_int_equal(view_job_cancel(r->co, second, NULL), 0);
+    settle(r);
+    ask(r, a, 600);
+    assert_null(got(r, a));
+    assert_true(a->assigned->n_going == 1 && a->assigned->going[0] == first);
+    assert_int_equal(a->assigned->over_before, second + 1);
+    assert_int_equal(a->assigned->ended_before, first);
+}
+
 static void test_fences(void **state)
 {
     struct rig *r = *state;
@@ -722,6 +743,7 @@ int main(void)
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         LIVE(test_life),
+        LIVE(test_jobs_that_are_over),
         LIVE(test_fences),
         LIVE(test_heartbeat_commits),
         LIVE(test_points_flood),
