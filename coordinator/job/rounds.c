@@ -110,6 +110,16 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
     return k < 1 ? 1 : k < most ? k : most;
 }
 
+/* Has nobody the phase, or one of the workers that are counted?  Who is late with it may be about
+ * to leave, or be in quarantine. */
+static bool is_counted(const struct coordinator *co, const struct job *j, uint32_t p,
+                       const struct task *t)
+{
+    const struct worker *w =
+        t->state == TASK_LEASED ? state_worker(&co->state, t->worker_id) : NULL;
+    return w == NULL || takes_phases(co, j, p, w);
+}
+
 /* Chooses the replicas with a phase in the round that begins.  If their number is elastic, there
  * are as many as workers, and those whose moments are here come first. */
 static void choose(const struct coordinator *co, const struct job *j, uint32_t p, bool *ret_on)
@@ -118,8 +128,9 @@ static void choose(const struct coordinator *co, const struct job *j, uint32_t p
     const uint32_t k = j->comp.elastic ? workers_for(co, j, p) : most;
     uint32_t n = 0;
     for (uint32_t r = 0; r < most; r++) {
-        ret_on[r] = j->paths[p].replicas[r].task_id != 0; /* a late phase goes on */
-        n += ret_on[r];
+        const struct task *t = query_phase(&co->state, j, p, r);
+        ret_on[r] = t != NULL; /* a late phase goes on */
+        n += t != NULL && is_counted(co, j, p, t);
     }
     for (int owned = 1; owned >= 0; owned--)
         for (uint32_t r = 0; r < most && n < k; r++) {
@@ -171,13 +182,33 @@ static bool make_tasks(struct coordinator *co, struct job *j, uint32_t p, const 
     return n > 0;
 }
 
-static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
+static bool make_chosen(struct coordinator *co, struct job *j, uint32_t p)
 {
     bool *on = mem_alloc_array(j->comp.paths[p].replicas, sizeof(*on));
     choose(co, j, p, on);
     const bool made = make_tasks(co, j, p, on);
     mem_free(on);
-    if (!made)
+    return made;
+}
+
+/* Has nobody begun with an elastic round?  Then workers that come still take part. */
+static bool is_unbegun(const struct coordinator *co, const struct job *j, uint32_t p)
+{
+    bool unbegun = false;
+    for (uint32_t r = 0; j->comp.elastic && r < j->comp.paths[p].replicas; r++) {
+        const struct task *t = query_phase(&co->state, j, p, r);
+        if (t == NULL || t->train.round < j->paths[p].round)
+            continue;
+        if (t->state != TASK_PENDING || t->attempt > 1)
+            return false;
+        unbegun = true;
+    }
+    return unbegun;
+}
+
+static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
+{
+    if (!make_chosen(co, j, p))
         return;
     for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
         struct module_rec *m = module_memory(&j->modules[j->comp.paths[p].modules[l]]);
@@ -553,14 +584,28 @@ static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
     return false;
 }
 
+/* Is a module's step of the path's round being made?  A phase that began now would be late for it.
+ */
+static bool step_runs(const struct job *j, uint32_t p)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
+        if (m->outer_task != 0 && m->version == j->paths[p].round)
+            return true;
+    }
+    return false;
+}
+
 static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
 {
     const struct path_rec *path = &j->paths[p];
     const bool ends = query_modules_at(j, p, (uint64_t)path->round + 1);
-    if (path->ready && !ends)
+    if (path->ready && !ends && !step_runs(j, p))
         take_late(co, j, p);
     if (path->ready && ends && !tail_runs(co, j, p))
         rounds_close(co, j, p);
+    if (path->ready && is_unbegun(co, j, p))
+        (void)make_chosen(co, j, p);
     if (!path->ready && path->round < (uint32_t)j->spec.outer.rounds &&
         path->round != query_barrier(j) && query_modules_at(j, p, path->round))
         make_phase(co, j, p);

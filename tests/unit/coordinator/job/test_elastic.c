@@ -100,8 +100,14 @@ static void who_fails_is_not_counted(void **state)
     const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
     do_init(r, &r->workers[0]);
     round_of(r, j, 2);
+    begin_round(r, j, 2);
     edit_worker(r, r->workers[2].id)->tasks_done = 1; /* it can work */
-    round_of(r, j, 2);                                /* the round had begun */
+    core_touch(r->co);
+    settle(r);
+    assert_int_equal(phases(r, j), 2); /* the round had begun */
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, 2);
     round_of(r, j, 3);
 }
 
@@ -157,6 +163,44 @@ static void who_fetches_is_not_waited_for(void **state)
     ask(r, late, 15000);
     ref = got(r, late)->modules[0];
     assert_true(ref->version == 2 && ref->n_deltas == 1 && ref->deltas[0]->from == 1);
+}
+
+/* Who is late in a round that begins, and is about to leave, is in nobody's place. */
+static void who_leaves_late_takes_no_place(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(
+        &r->co->state, submit_spec(r, SPEC("replicas: auto", ", quorum: 0.5, grace: 0.05")));
+    do_init(r, &r->workers[0]);
+    begin_round(r, j, 2);
+    edit_worker(r, r->workers[1].id)->drain = true;
+    finish_train(r, &r->workers[0]);
+    wait_version(r, j, 1);
+    assert_int_equal(assign(r, &r->workers[0], TASK_TRAIN)->train->round, 1);
+    assert_int_equal(phases(r, j), 2);
+}
+
+/* Who comes before anybody has begun with the round is in it. */
+static void who_comes_before_it_begins_takes_part(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    do_init(r, &r->workers[0]);
+    begin_round(r, j, 1);
+    finish_train(r, &r->workers[0]);
+    leave(r, &r->workers[0]);
+    wait_version(r, j, 1);
+    settle(r);
+    assert_int_equal(phases(r, j), 1); /* for whoever comes */
+    r->workers[0].instance[0] ^= 1;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    settle(r);
+    assert_int_equal(phases(r, j), 3);
+    round_of(r, j, 3);
 }
 
 /* Nobody who may not work is told to fetch, nor who does not say that it would. */
@@ -226,9 +270,10 @@ static void alone_it_trains_plainly(void **state)
     round_of(r, j, 1);
     const char *plain = j->modules[0].versions[1].provenance;
     assert_non_null(strstr(plain, "\"lr\":1,\"momentum\":0,"));
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
     assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
-    (void)assign(r, &r->workers[0], TASK_TRAIN); /* the round had begun */
-    assert_int_equal(phases(r, j), 1);
+    settle(r);
+    assert_int_equal(phases(r, j), 1); /* the round had begun */
     finish_train(r, &r->workers[0]);
     wait_version(r, j, 2);
     round_of(r, j, 2);
@@ -293,6 +338,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_fails_is_not_counted, begin, end),
         cmocka_unit_test_setup_teardown(who_is_too_small_is_not_counted, begin, end),
         cmocka_unit_test_setup_teardown(who_fetches_is_not_waited_for, begin, end),
+        cmocka_unit_test_setup_teardown(who_leaves_late_takes_no_place, begin, end),
+        cmocka_unit_test_setup_teardown(who_comes_before_it_begins_takes_part, begin, end),
         cmocka_unit_test_setup_teardown(who_is_told, begin, end),
         cmocka_unit_test_setup_teardown(each_at_its_own_pace, begin, end),
         cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),

@@ -171,6 +171,33 @@ static void also_while_the_step_runs(void **state)
     assert_int_equal(samples(j).done, 32);
 }
 
+/* A late phase that comes while a step runs is followed by one of the version that this makes. */
+static void its_replica_waits_for_the_step(void **state)
+{
+    struct rig *r = *state;
+    struct result x;
+    struct err err = {0};
+    const struct job *j = closed_without_one(r, SPEC("replicas: 2", QUORUM));
+    struct blob_ref blob = contribute(r, r->workers[1].task, 7, 0.01f);
+    begin_result(&x, r->workers[1].task, &blob);
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
+    state_job(&r->co->state, j->id)->spec.outer.grace = 0.05;
+    hold_steps(r);
+    finish_train(r, &r->workers[0]);
+    while (j->modules[0].outer_task == 0)
+        loop_turn(r->loop, true);
+    be_patient(r, j);
+    assert_int_equal(report_apply(r->co, edit_worker(r, r->workers[1].id), &x.m, &err), 0);
+    settle(r);
+    const uint32_t meanwhile = phase(r, j, 1)->train.round;
+    let_steps();
+    assert_int_equal(meanwhile, 0);
+    wait_version(r, j, 2);
+    const Skerry__V1__TrainTask *t = assign(r, &r->workers[1], TASK_TRAIN)->train;
+    assert_true(t->round == 2 && t->first_step == 4);
+    assert_int_equal(j->n_late, 1);
+}
+
 /* Values are subtracted from the version that they began with. */
 static void also_as_values(void **state)
 {
@@ -386,6 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(goes_into_the_next_version),
         TEST(also_while_the_step_runs),
+        TEST(its_replica_waits_for_the_step),
         TEST(also_as_values),
         TEST(is_dropped_where_the_job_says_so),
         TEST(waits_over_a_restart),
