@@ -58,16 +58,17 @@ static uint64_t longer(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* How long a task may take: for a phase by the times of earlier phases, of all workers and of this
- * one, or before there are any by the job's own bound, if it has one; for other tasks also by the
- * time in which their data passed.  Twice as long each time that it was taken from a worker, so
- * that two slow ones do not take it from each other for ever. */
+/* How long a task may take: for a phase by the times of the job's earlier phases, of all workers
+ * and of this one, or before there are any by the job's own bound, if it has one; for other tasks
+ * also by the time in which their data passed.  Twice as long each time that it was taken from a
+ * worker, so that two slow ones do not take it from each other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
-    const bool phase = t->kind == TASK_TRAIN;
+    const bool phase = task_has_phase(t);
+    const uint64_t own = w->phase_job == j->id ? w->phase_ms : 0;
     const uint64_t seen = phase ? job_time_of(&j->phase_ms, lease_limit) : 0;
     const uint64_t given = phase ? (uint64_t)j->spec.outer.seconds * 1000 : 0;
-    const uint64_t most = seen > 0 ? longer(seen, 2 * w->phase_ms)
+    const uint64_t most = seen > 0 ? longer(seen, 2 * own)
                                    : longer(task_traits[t->kind].most_min * MINUTE_MS, 2 * given);
     return (most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX)) + t->moved.ms;
 }
@@ -252,7 +253,7 @@ static void take_from(struct coordinator *co, struct worker *w, const struct lea
     if (t != NULL && !d->stuck)
         t->slow++;
     w->doubted_folds += t != NULL && t->kind == TASK_OUTER && !d->stuck;
-    const bool too_long = t != NULL && t->kind != TASK_TRAIN;
+    const bool too_long = t != NULL && !task_has_phase(t);
     if (t != NULL)
         ahead_lost(w, t);
     take_lease(co, w, text);

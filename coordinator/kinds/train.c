@@ -290,8 +290,10 @@ static void note_took(struct coordinator *co, struct job *j, const struct task *
     if (t->older || t->attempt > 1)
         return;
     job_note_time(&j->phase_ms, ms);
-    if (w != NULL)
-        w->phase_ms = ms;
+    if (w == NULL)
+        return;
+    w->phase_ms = ms;
+    w->phase_job = j->id;
 }
 
 /* The most samples that a phase may claim.  A trainer that reads its own data may claim as many as

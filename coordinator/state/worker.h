@@ -107,6 +107,7 @@ struct worker {
     uint64_t heard_ms;
     uint64_t reported_ms;       /* its last accepted result; 0: none */
     uint64_t phase_ms;          /* duration of its last phase; 0: it has done none */
+    uint64_t phase_job;         /* whose that was */
     uint64_t lost_job;          /* job of a task taken from it, until it gets another; 0: none */
     uint64_t sends_ms;          /* since when it uploads files of its task; 0: it does not */
     double sends_bytes_per_s;   /* recent upload rate of results; 0: unknown */

@@ -217,9 +217,10 @@ static void test_crawling(void **state)
     while (state_worker(&r->co->state, b->id)->parked == NULL)
         loop_turn(r->loop, true);
     slow->phase_ms = 2000; /* it is known to be slow */
+    slow->phase_job = j->id;
     member_check(r->co);
     assert_int_equal(t->state, TASK_LEASED);
-    slow->phase_ms = 1000;
+    slow->phase_job++; /* only in another job */
     member_check(r->co);
     assert_int_equal(t->state, TASK_PENDING);
     assert_non_null(strstr(t->reason, "another worker idles"));
@@ -427,6 +428,37 @@ static void test_long_phase(void **state)
     drop_task(b);
 }
 
+/* A CHECK takes as long as the phase that it repeats. */
+static void test_long_check(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const uint64_t hour = 3600000;
+    (void)here(r, 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id));
+    (void)here(r, 1);
+    (void)assign(r, b, TASK_TRAIN);
+    finish_train(r, b);
+    park(r, b);
+    for (int i = 0; i < 4; i++)
+        j->phase_ms.ms[i] = 3 * hour;
+    j->phase_ms.n = 4;
+    t->kind = TASK_CHECK;
+    t->begun = true;
+    t->reached.steps = 1;
+    t->progress_ms = core_now(r->co);
+    t->leased_ms = core_now(r->co) - 5 * hour;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_LEASED);
+    t->leased_ms = core_now(r->co) - 7 * hour;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(edit_worker(r, a->id)->failures_row, 0); /* it may just be slow */
+    t->kind = TASK_TRAIN;
+}
+
 /* Who is proven is served first, then who is new by age, then who has failed, whoever asked first.
  */
 static void test_served_first(void **state)
@@ -466,6 +498,7 @@ static void test_older(void **state)
     (void)assign(r, a, TASK_TRAIN);
     finish_train(r, a);
     assert_int_equal(state_job(&r->co->state, job)->phase_ms.n, 1);
+    assert_int_equal(edit_worker(r, a->id)->phase_job, job);
 }
 
 /* Nor does one that a restarted worker may have had on its disk up to the last step. */
@@ -491,12 +524,23 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_witness),         LIVE(test_quarantine),   LIVE(test_small),
-        LIVE(test_verdicts),        LIVE(test_lost),         LIVE(test_unparked),
-        LIVE(test_silent_together), LIVE(test_crawling),     LIVE(test_pretending),
-        LIVE(test_holding),         LIVE(test_older),        LIVE(test_later_attempt),
-        LIVE(test_unbegun),         LIVE(test_served_first), LIVE(test_long_phase),
+        LIVE(test_witness),
+        LIVE(test_quarantine),
+        LIVE(test_small),
+        LIVE(test_verdicts),
+        LIVE(test_lost),
+        LIVE(test_unparked),
+        LIVE(test_silent_together),
+        LIVE(test_crawling),
+        LIVE(test_pretending),
+        LIVE(test_holding),
+        LIVE(test_older),
+        LIVE(test_later_attempt),
+        LIVE(test_unbegun),
+        LIVE(test_served_first),
+        LIVE(test_long_phase),
         LIVE(test_cut_again),
+        LIVE(test_long_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
