@@ -57,7 +57,7 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         return until;
     }
     until = t->ready_ms + t->patience_ms;
-    if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_training && now < until) {
+    if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_busy && now < until) {
         *ret_why = "is kept for the worker that has its state";
         return until;
     }
@@ -117,7 +117,7 @@ struct schedule_owned {
 static uint64_t kept_until(uint64_t now, const struct schedule_task *t)
 {
     const uint64_t until = t->ready_ms + t->patience_ms;
-    return t->owner != 0 && t->owner_here && !t->owner_training && now < until ? until : 0;
+    return t->owner != 0 && t->owner_here && !t->owner_busy && now < until ? until : 0;
 }
 
 /* Are they the same to every worker, except the last owner of one? */

@@ -43,7 +43,7 @@ struct schedule_task {
     uint32_t network;
     uint64_t owner;                    /* last owner of the replica; 0: none */
     bool owner_here;                   /* the owner is here and may be given work */
-    bool owner_training;               /* the owner is in another phase: not waited for */
+    bool owner_busy;                   /* with something long: it is not waited for */
     uint32_t patience_ms;              /* how long the warm owner is waited for */
     const struct failure_list *failed; /* workers that failed the task; NULL: none did */
     uint64_t ready_ms;                 /* when it became ready */

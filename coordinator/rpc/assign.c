@@ -14,18 +14,25 @@
 #include "coordinator/kinds/message.h"
 
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
-#define BUSY_PATIENCE_MS 10000 /* and longer while that evaluates or draws: see patience_ms() */
+#define BUSY_PATIENCE_MS 10000 /* and longer while that does something short: see patience_ms() */
 #define BUSY_PATIENCE_MAX_MS 300000
 #define ASKS_AGAIN_MS 500 /* within which a worker that has reported asks again */
 
-/* An owner that evaluates or draws will be back: a phase without its moments
- * costs more than a wait of a part of a phase. */
+/* An owner that does something short will be back: a phase without its moments costs more than a
+ * wait of a part of a phase. */
 static uint32_t patience_ms(const struct job *j)
 {
     double last = j->n_rounds ? (double)j->rounds[j->n_rounds - 1].seconds * 500 : 0;
     if (last < BUSY_PATIENCE_MS)
         return BUSY_PATIENCE_MS;
     return last < BUSY_PATIENCE_MAX_MS ? (uint32_t)last : BUSY_PATIENCE_MAX_MS;
+}
+
+/* An evaluation, a drawing or an outer step ends soon; a phase, its check or the data of a job may
+ * take hours. */
+static bool is_short(const struct task *t)
+{
+    return task_drawing(t) != NULL || t->kind == TASK_VELOCITY || t->kind == TASK_OUTER;
 }
 
 static void fill_owner(struct coordinator *co, const struct job *j, const struct task *t,
@@ -38,7 +45,7 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
     out->owner_here =
         w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);
     const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
-    out->owner_training = now != NULL && now->kind == TASK_TRAIN;
+    out->owner_busy = now != NULL && !is_short(now);
     out->patience_ms = now == NULL ? OWNER_PATIENCE_MS : t->kind == TASK_TRAIN ? patience_ms(j) : 0;
 }
 

@@ -94,7 +94,7 @@ static void test_schedule_patience(void **state)
     list[1].owner_here = false; /* its owner is gone: no wait */
     assert_int_equal(pick(1500, list, 2, true, &d), 1);
     list[1].owner_here = true;
-    list[0].owner_training = true; /* busy with another replica: no wait */
+    list[0].owner_busy = true; /* busy with another replica: no wait */
     assert_int_equal(pick(1500, list, 2, true, &d), 0);
 }
 
@@ -164,7 +164,7 @@ static void test_schedule_paths(void **state)
         for (uint32_t p = 0; p < PATHS; p++) {
             list[p] = train(1 + p + PATHS * (uint64_t)round[p], owner[p]);
             list[p].lag = round[p] - last;
-            list[p].owner_training = owner[p] != 0; /* both are always busy */
+            list[p].owner_busy = owner[p] != 0; /* both are always busy */
         }
         size_t at[2];
         for (uint64_t w = 0; w < 2; w++) {
@@ -286,7 +286,7 @@ static void fill(struct schedule_task *t, uint64_t id, const struct failure_list
     t->lag = (uint32_t)(rand() % 3 == 0);
     t->network = (uint32_t)(rand() % 2);
     t->owner_here = t->owner != 0 && rand() % 4 > 0;
-    t->owner_training = rand() % 4 == 0;
+    t->owner_busy = rand() % 4 == 0;
     t->ready_ms += (uint64_t)(500 * (rand() % 4));
     t->not_before_ms = rand() % 9 == 0 ? 5000 : 0;
     t->needs_helper = rand() % 9 == 0;

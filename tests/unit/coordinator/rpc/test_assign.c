@@ -87,25 +87,31 @@ static void owners_get_their_replicas(void **state)
 }
 
 /* Another worker gets a phase when its owner has been waited for: not at all if that is gone, may
- * not work or trains; for two seconds if it is about to ask; and longer if it evaluates or draws,
- * half of the last round at most. */
+ * not work or is at something long; for two seconds if it is about to ask; and longer if it
+ * evaluates, draws or folds, half of the last round at most. */
 static void owners_are_waited_for(void **state)
 {
-    enum doing { ASKS_SOON, LEFT, QUARANTINED, TRAINS, EVALUATES };
+    enum doing { ASKS_SOON, LEFT, QUARANTINED, TRAINS, CHECKS, INGESTS, EVALUATES, FOLDS };
+    static const enum task_kind kinds[] = {[TRAINS] = TASK_TRAIN,
+                                           [CHECKS] = TASK_CHECK,
+                                           [INGESTS] = TASK_INGEST,
+                                           [EVALUATES] = TASK_EVAL,
+                                           [FOLDS] = TASK_OUTER};
     static const struct {
         enum doing owner;
         uint32_t ready_ms; /* since when the phase waits */
         float round_s;     /* that the last round took; 0: there was none */
         bool given;
     } cases[] = {
-        {ASKS_SOON, 1000, 0, false},     {ASKS_SOON, 2500, 0, true},
-        {ASKS_SOON, 2500, 1000, true},   {LEFT, 0, 0, true},
-        {QUARANTINED, 0, 0, true},       {TRAINS, 0, 0, true},
-        {TRAINS, 0, 1000, true},         {EVALUATES, 9000, 0, false},
-        {EVALUATES, 11000, 0, true},     {EVALUATES, 9000, 2, false},
-        {EVALUATES, 11000, 2, true},     {EVALUATES, 45000, 100, false},
-        {EVALUATES, 51000, 100, true},   {EVALUATES, 299000, 9000, false},
-        {EVALUATES, 301000, 9000, true},
+        {ASKS_SOON, 1000, 0, false},      {ASKS_SOON, 2500, 0, true},
+        {ASKS_SOON, 2500, 1000, true},    {LEFT, 0, 0, true},
+        {QUARANTINED, 0, 0, true},        {TRAINS, 0, 0, true},
+        {CHECKS, 0, 1000, true},          {INGESTS, 0, 1000, true},
+        {FOLDS, 9000, 1000, false},       {TRAINS, 0, 1000, true},
+        {EVALUATES, 9000, 0, false},      {EVALUATES, 11000, 0, true},
+        {EVALUATES, 9000, 2, false},      {EVALUATES, 11000, 2, true},
+        {EVALUATES, 45000, 100, false},   {EVALUATES, 51000, 100, true},
+        {EVALUATES, 299000, 9000, false}, {EVALUATES, 301000, 9000, true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct coordinator *co = anew(state);
@@ -124,9 +130,8 @@ static void owners_are_waited_for(void **state)
             state_set_worker_state(&co->state, owner, WORKER_LEFT);
         if (cases[i].owner == QUARANTINED)
             owner->quarantined_until_ms = UINT64_MAX;
-        if (cases[i].owner == TRAINS || cases[i].owner == EVALUATES)
-            task_lease(co, some_task(co, other, cases[i].owner == TRAINS ? TASK_TRAIN : TASK_EVAL),
-                       owner);
+        if (cases[i].owner >= TRAINS)
+            task_lease(co, some_task(co, other, kinds[cases[i].owner]), owner);
         (void)asks(co, w);
         assign_parked(co);
         if ((w->task_id != 0) != cases[i].given)
