@@ -500,7 +500,8 @@ void coordinator_close(struct coordinator *co)
         co->blobs->ops->stop(co->blobs);
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_jobs; i++)
-        folds_release(co->state.jobs[i]);
+        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
+            folds_release(module_memory(&co->state.jobs[i]->modules[m]));
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
                       "the coordinator stops");

@@ -785,21 +785,19 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
     }
 }
 
-void folds_release(const struct job *j)
+void folds_release(struct module_rec *m)
 {
-    for (uint32_t i = 0; i < j->comp.n_modules; i++) {
-        struct module_rec *m = module_memory(&j->modules[i]);
-        if (m->at_worker == NULL)
-            continue;
-        free_step(m->at_worker);
-        m->at_worker = NULL;
-        m->outer_task = 0;
-    }
+    if (m->at_worker == NULL)
+        return;
+    free_step(m->at_worker);
+    m->at_worker = NULL;
+    m->outer_task = 0;
 }
 
 void folds_clean_up(struct coordinator *co, const struct job *j)
 {
-    folds_release(j);
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        folds_release(module_memory(&j->modules[i]));
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].outer_task != 0)
             return; /* the end of the running step calls this again */

@@ -14,8 +14,9 @@ void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m)
  * -EAGAIN: the executor is full. */
 int folds_claim(struct coordinator *co, struct job *j, struct task *t,
                 const struct outer_claim *claim, const char *why, struct err *err);
-/* Forgets the steps that wait for workers, when the job or the coordinator ends. */
-void folds_release(const struct job *j);
+/* Forgets the step that waits for a worker, when the job or the coordinator ends or the job goes
+ * back: without a word to its task. */
+void folds_release(struct module_rec *m);
 /* Adds a new version; takes v->provenance. */
 void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
                  const struct version_rec *v);

@@ -6,6 +6,7 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
+#include "coordinator/job/tasks.h"
 
 /* Does the path have a round that could end? */
 static bool trains(const struct job *j, uint32_t path)
@@ -124,6 +125,15 @@ static char *provenance(const struct version_rec *now, const struct version_rec 
                       (unsigned long long)old->full.size, (unsigned long long)old->version);
 }
 
+/* No worker need make the step to a version that there is by now. */
+static void cancel_step(struct coordinator *co, struct module_rec *m)
+{
+    struct task *t = state_edit_task(&co->state, state_task(&co->state, m->outer_task));
+    if (m->at_worker != NULL && t != NULL && task_is_open(t))
+        task_end(co, t, TASK_CANCELLED, "the job has gone back to an older version");
+    folds_release(m);
+}
+
 /* Repeats version `to` as new versions up to `next`. */
 static void restore(struct coordinator *co, struct job *j, struct module_rec *m, uint64_t to,
                     uint64_t next)
@@ -170,8 +180,10 @@ static void go_back(struct coordinator *co, struct job *j, uint64_t to, const bo
 {
     const uint64_t next = next_version(j, back);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        if (back[i])
+        if (back[i]) {
+            cancel_step(co, module_memory(&j->modules[i]));
             restore(co, j, job_edit_module(j, &j->modules[i]), to, next);
+        }
     for (uint32_t p = 0; p < query_main_paths(j); p++) {
         if (!trains(j, p) || !is_marked(j, p, back))
             continue;

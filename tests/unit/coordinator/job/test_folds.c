@@ -227,7 +227,7 @@ static void test_executor_is_full(void **state)
     assert_ptr_equal(m->at_worker, made);
     assert_int_equal(m->outer_failures, 0);
     assert_true(task_is_open(t));
-    folds_release(j);
+    folds_release(m);
 }
 
 static void test_adopt(void **state)

@@ -652,6 +652,24 @@ static void test_cancelled(void **state)
     assert_false(report(r, a, &told.x));
 }
 
+/* The job goes back to an older version while a worker is at the next one. */
+static void test_rolled_back(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    const uint64_t job = begin_job(r, spec);
+    struct fake *b, *a = train_round(r, &b);
+    struct told told;
+    make(r, a->task, -1, &told);
+    assert_true(report(r, a, &told.x));
+    wait_version(r, job, 1);
+    a = train_round(r, &b);
+    assert_int_equal(view_job_rollback(r->co, job, UINT32_MAX, 0, &err), 0);
+    assert_null(module_of(r, job)->at_worker);
+    assert_int_equal(module_of(r, job)->outer_task, 0);
+    assert_int_equal(state_task(&r->co->state, a->task->id)->state, TASK_CANCELLED);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
@@ -662,7 +680,8 @@ int main(void)
                                        CASE(test_nobody),         CASE(test_restart),
                                        CASE(test_goes_over),      CASE(test_cancelled),
                                        CASE(test_lost_again),     CASE(test_another_release),
-                                       CASE(test_gone_meanwhile), CASE(test_claimed_rate)};
+                                       CASE(test_gone_meanwhile), CASE(test_claimed_rate),
+                                       CASE(test_rolled_back)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
