@@ -384,7 +384,7 @@ uint64_t query_round_ms(const struct path_rec *p, uint64_t now_ms)
 
 const struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base)
 {
-    for (size_t i = 0; t->kind == TASK_TRAIN && i < t->train.n_contributions; i++)
+    for (size_t i = 0; task_has_phase(t) && i < t->train.n_contributions; i++)
         if (t->train.contributions[i].module_id == module &&
             t->train.contributions[i].base_version == base)
             return &t->train.contributions[i];

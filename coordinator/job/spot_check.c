@@ -259,16 +259,6 @@ static struct outer_blob to_outer(const struct blob_ref *b)
     return o;
 }
 
-static const struct contribution *given(const struct task *t, const struct contribution *like)
-{
-    for (size_t i = 0; i < t->train.n_contributions; i++) {
-        const struct contribution *c = &t->train.contributions[i];
-        if (c->module_id == like->module_id && c->base_version == like->base_version)
-            return c;
-    }
-    return NULL;
-}
-
 /* False: a file is gone. */
 static bool pair_of(const struct job *j, const struct contribution *a, const struct contribution *b,
                     struct outer_pair *ret)
@@ -297,7 +287,8 @@ static void compare(struct coordinator *co, struct job *j, const struct task *c,
     struct outer_pair *pairs = mem_alloc_array(n, sizeof(*pairs));
     bool equal = true, there = true;
     for (size_t i = 0; i < n && there; i++) {
-        const struct contribution *a = &c->train.contributions[i], *b = given(with, a);
+        const struct contribution *a = &c->train.contributions[i];
+        const struct contribution *b = query_contribution(with, a->module_id, a->base_version);
         there = pair_of(j, a, b, &pairs[i]);
         equal &= there && memcmp(a->blob.sha256, b->blob.sha256, sizeof(a->blob.sha256)) == 0;
     }

@@ -92,11 +92,6 @@ void ledger_free(struct ledger *l)
     mem_free(l);
 }
 
-uint64_t ledger_epoch_samples(const struct ledger *l)
-{
-    return l->total;
-}
-
 /* The order of an epoch's shards; segments are left empty. */
 static void epoch_init(const struct ledger *l, struct epoch *e, uint32_t number)
 {

@@ -43,9 +43,6 @@ int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struc
 void ledger_set_even(struct ledger *l); /* before the first take */
 void ledger_free(struct ledger *l);     /* accepts NULL */
 
-/* Samples of an epoch.  For tests. */
-uint64_t ledger_epoch_samples(const struct ledger *l);
-
 /* Takes up to n samples for task `holder` (not 0, not holding any yet), in at
  * most max_ranges ranges, written to ranges in the order of use.  Fewer when
  * max_ranges or the open epochs are used up.  Returns the number of ranges. */

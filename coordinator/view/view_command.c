@@ -116,21 +116,11 @@ int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
     return 0;
 }
 
-static uint32_t main_paths(const struct job *j)
-{
-    uint32_t n = 0;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        n += j->comp.paths[p].network == 0;
-    return n;
-}
-
 /* Is version 0 of all modules there, and is it known what to draw? */
 static bool has_model(const struct job *j)
 {
-    for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        if (j->modules[i].n_versions == 0)
-            return false;
-    return j->n_classes > 0 || job_is_text(&j->spec) || !job_has_data(&j->spec);
+    return query_initialised(j) &&
+           (j->n_classes > 0 || job_is_text(&j->spec) || !job_has_data(&j->spec));
 }
 
 /* Our networks draw into one picture, whose size is bounded; a user's trainer draws as it likes. */
@@ -185,7 +175,7 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
     int strategy;
     if (r->has_path && (r->path >= j->comp.n_paths || j->comp.paths[r->path].network != 0))
         return err_set(err, -EINVAL, "path %u cannot be drawn from, the job has paths 0 to %u",
-                       r->path, main_paths(j) - 1);
+                       r->path, query_main_paths(j) - 1);
     if (r->strategy != NULL && job_strategy_parse(r->strategy, &strategy) < 0)
         return err_set(err, -EINVAL,
                        "strategy is '%.20s', expected top1, topk, full, nucleus, threshold or "
@@ -195,9 +185,9 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
         return err_set(err, -EINVAL,
                        "strategy, top and remote are for the mixture of a ddm job, not for one "
                        "path");
-    if (r->top > main_paths(j))
+    if (r->top > query_main_paths(j))
         return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
-                       main_paths(j));
+                       query_main_paths(j));
     const bool captions = job_has_captions(&j->spec);
     if (captions && r->n_labels > 0)
         return err_set(

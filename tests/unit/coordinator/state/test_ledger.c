@@ -140,6 +140,7 @@ static void churn(uint64_t seed)
     struct model *m = mem_alloc(sizeof(*m));
     struct holding *h = mem_alloc_array(HOLDERS, sizeof(*h));
     struct ledger *l = make(m, seed);
+    struct ledger_epoch first;
     struct rng r;
     uint64_t next_id = 1;
     rng_init(&r, seed, 2);
@@ -147,7 +148,8 @@ static void churn(uint64_t seed)
         uint32_t k = (uint32_t)rng_below(&r, HOLDERS);
         if (h[k].id == 0) {
             h[k].id = next_id++;
-            uint64_t want = 1 + rng_below(&r, ledger_epoch_samples(l) * 2);
+            ledger_figures(l, 0, &first);
+            uint64_t want = 1 + rng_below(&r, first.total * 2);
             h[k].n = ledger_take(l, h[k].id, want, k, HOLDERS, h[k].ranges, RANGES);
             h[k].samples = 0;
             for (size_t i = 0; i < h[k].n; i++)
