@@ -497,7 +497,6 @@ static const char *const external_without[] = {
     "train.parallel",
     "train.accumulate",
     "train.weight_decay",
-    "partition.features",
     "recipe.reshard",
     "recipe.private_blocks",
     NULL,

@@ -39,6 +39,10 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
     if (p->features == JOB_FEATURES_MODEL && s->model.warm_start == NULL)
         return conf_error(doc, "partition.features", err,
                           "is model, but there is no model.warm_start to take features from");
+    if (p->features == JOB_FEATURES_MODEL && job_family(s)->external)
+        return conf_error(doc, "partition.features", err,
+                          "is model, but a trainer's model gives no features; leave it out, or "
+                          "use column");
     if (p->features == JOB_FEATURES_PIXELS && job_has_latents(s))
         return conf_error(doc, "partition.features", err,
                           "is pixels, but the job's model sees latents; leave it out, or use "

@@ -13,7 +13,8 @@ static bool features_of_model(const struct job *j)
 {
     int kind = j->spec.partition.features;
     return kind == JOB_FEATURES_MODEL ||
-           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start));
+           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start) &&
+            !job_family(&j->spec)->external);
 }
 
 /* Chunks are many times as large as the features: only scored samples need them. */

@@ -324,7 +324,7 @@ def test_paths(tmp_path, more, phases):
 EXPERTS = """name: experts
 seed: 5
 data: {{kind: images, path: data, holdout: 0, shard_samples: 16}}
-model: {{type: external}}
+model: {{type: external, warm_start: begin.safetensors}}
 trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, LOG={log}]}}
 train: {{batch: 8}}
 recipe: {{name: ddm, experts: 2}}
@@ -334,8 +334,10 @@ wire: {{up: f32, down: f32}}
 
 
 def test_experts(tmp_path):
-    """DDM with a trainer: two experts that never exchange a byte, each with its cluster of the pictures; no router."""
+    """DDM with a trainer: two experts that never exchange a byte, each with its cluster of the pictures' pixels; no router. They begin
+    with the user's weights, which give no features."""
     job = write_program(tmp_path, f"{HERE}/trainers/experts.py", EXPERTS, log=str(tmp_path))
+    write_safetensors(tmp_path / "begin.safetensors", {"seen": np.full(1, 100, np.float32)})
     make_dataset(tmp_path / "data", images=96)
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):
@@ -346,7 +348,7 @@ def test_experts(tmp_path):
             done = s.skerry("export", told, "--path", path, "--out", tmp_path / f"path-{path}")
             assert done.returncode == 0, done.stderr
             weights = read_safetensors(tmp_path / f"path-{path}" / "model.safetensors")
-            assert weights["seen"] == 2 * 3 * 4, weights  # rounds, steps, half of train.batch
+            assert weights["seen"] == 100 + 2 * 3 * 4, weights  # rounds, steps, half of train.batch
     seen = [{h for r in range(2) for h in json.load(open(tmp_path / f"{p}-{r}.json"))} for p in range(2)]
     assert seen[0] and seen[1] and seen[0].isdisjoint(seen[1])
 

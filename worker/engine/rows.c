@@ -90,7 +90,7 @@ int rows_features(const struct work *w)
     const struct job_spec *s = &w->spec;
     if (s->partition.features != JOB_FEATURES_AUTO)
         return s->partition.features;
-    if (s->model.warm_start)
+    if (s->model.warm_start && !job_family(s)->external)
         return JOB_FEATURES_MODEL;
     if (job_has_latents(s))
         return JOB_FEATURES_LATENTS;

@@ -1,6 +1,6 @@
 #include "worker/model/model.h"
 
-#include "common/job/job.h"
+#include "common/job/family.h"
 #include "common/base/rng.h"
 #include "worker/model/model_family.h"
 
@@ -133,6 +133,8 @@ int model_spec_from_job(const struct job_spec *job, const struct model_facts *fa
         [JOB_MODEL_DIT] = MODEL_DIT,
         [JOB_MODEL_LLAMA] = MODEL_LLAMA,
     };
+    if (job_family(job)->external)
+        return err_set(err, -ERR_CONFIG, "model.type is external: only its trainer has the model");
     struct model_spec s = {.kind = facts->router ? MODEL_ROUTER : kinds[job->model.type],
                            .cut = {.n_levels = 1}};
     if (facts->cut)

@@ -244,7 +244,7 @@ struct model_facts {
     const struct model_cut *cut; /* NULL: one level */
 };
 
-/* -ERR_CONFIG: sizes do not fit each other; err says which. */
+/* -ERR_CONFIG: sizes do not fit each other (err says which), or only a trainer has the model. */
 int model_spec_from_job(const struct job_spec *job, const struct model_facts *facts,
                         struct model_spec *ret, struct err *err);
 

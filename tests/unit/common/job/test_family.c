@@ -293,6 +293,7 @@ static void test_external(void **state)
         {"kind: none", TRAINER "eval: {every: 1}\n", "there is nothing to evaluate on"},
         {"kind: none", TRAINER "router: {dim: 8}\n", "router would do nothing"},
         {"kind: images, path: x, image_size: 8", TRAINER, "data.image_size goes only with images"},
+        {"kind: texts, path: x", TRAINER "partition: {features: pixels}\n", "texts do not have"},
     };
     static const char rate[] = "name: x\ndata: {kind: none}\nmodel: {type: external}\n" TRAINER
                                "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n";
@@ -307,6 +308,14 @@ static void test_external(void **state)
     assert_true(job_is_text(&spec) && job_family(&spec)->external && job_has_data(&spec));
     assert_int_equal(spec.model.depth, 1);
     job_release(&spec);
+    OK(parse_external("kind: images, path: x",
+                      TRAINER "partition: {features: column, column: emb}\n", &spec, err));
+    job_release(&spec);
+    static const char model[] = "name: x\ndata: {kind: images, path: x}\n" TRAINER
+                                "model: {type: external, warm_start: w}\ntrain: {batch: 4}\n"
+                                "outer: {rounds: 3, steps: 6}\npartition: {features: model}\n";
+    FAILS(job_parse(model, strlen(model), "job.yaml", &spec, err),
+          "partition.features is model, but a trainer's model");
     OK(parse_external(
         "kind: none",
         "sample: {prompt: once, tokens: 9}\ntrainer: {command: ./t, levels: [a* b*, c*]}\n"

@@ -12,6 +12,10 @@ static const char ddm[] = "name: q\ndata: {path: x, image_size: 16}\n"
                           "model: {type: dit, patch: 4, dim: 32, depth: 4, heads: 2}\n"
                           "train: {batch: 6}\nrecipe: {name: ddm, experts: 3}\n"
                           "outer: {rounds: 3, steps: 2}\n";
+static const char trainer[] = "name: q\ndata: {kind: images, path: x}\n"
+                              "model: {type: external, warm_start: y}\n"
+                              "trainer: {command: z}\ntrain: {batch: 6}\n"
+                              "recipe: {name: ddm, experts: 3}\nouter: {rounds: 3, steps: 2}\n";
 
 static const uint32_t one[] = {0, 1, 2, 3};
 
@@ -145,6 +149,10 @@ static void test_feature_message(void **state)
     assert_int_equal(message_of(r, j, t, w)->n_modules, composition_levels(&j->comp, 0));
     j->spec.partition.features = JOB_FEATURES_NGRAMS;
     assert_int_equal(message_of(r, j, t, w)->n_modules, 0);
+    struct job *own = add_cut(r, trainer); /* whose model makes no features */
+    own->warm_start = ref_of(200);
+    t = of_shards(r, own, TASK_FEATURE, 1, 1);
+    assert_int_equal(message_of(r, own, t, w)->n_modules, 0);
 }
 
 static void test_feature_result(void **state)

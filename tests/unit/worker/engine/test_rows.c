@@ -15,6 +15,10 @@
     "name: tiny\ndata: {path: x}\n"                                                                \
     "model: {type: llama, dim: 16, depth: 1, heads: 2, context: 64}\n"                             \
     "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n"
+#define TRAINER                                                                                    \
+    "name: tiny\ndata: {kind: images, path: x}\n"                                                  \
+    "model: {type: external, warm_start: y}\ntrainer: {command: z}\n"                              \
+    "train: {batch: 4}\nouter: {rounds: 3, steps: 6}\n"
 
 static void work_init(struct work *w, const char *spec)
 {
@@ -118,6 +122,10 @@ static void features(void **state)
     w.spec.partition.features = JOB_FEATURES_NGRAMS;
     assert_int_equal(rows_features(&w), JOB_FEATURES_NGRAMS);
     w.spec.model.warm_start = NULL;
+    job_release(&w.spec);
+    work_init(&w, TRAINER);
+    assert_non_null(w.spec.model.warm_start);
+    assert_int_equal(rows_features(&w), JOB_FEATURES_PIXELS);
     job_release(&w.spec);
     work_init(&w, TEXTS);
     assert_int_equal(rows_features(&w), JOB_FEATURES_NGRAMS);

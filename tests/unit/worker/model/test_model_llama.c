@@ -21,6 +21,8 @@ static void test_from_job(void **state)
     assert_int_equal(spec.kv_heads, 2);
     assert_int_equal(spec.mlp, job.model.ffn);
     assert_int_equal(model_tokens(&spec), 128);
+    job.model.type = JOB_MODEL_EXTERNAL; /* its trainer has the model */
+    assert_int_equal(model_spec_from_job(&job, &facts, &spec, &err), -ERR_CONFIG);
     job_release(&job);
 }
 
