@@ -270,10 +270,11 @@ static int limit_reshard(const struct job_spec *spec, struct err *err)
                            "outer.rounds (%d)",
                            r->reshard.items[i], spec->outer.rounds);
     }
-    if ((r->reshard.n || spec->partition.chunk) && !job_family(spec)->chunks)
+    if (r->reshard.n && !job_family(spec)->chunks)
         return err_set(err, -ERR_CONFIG,
-                       "recipe.reshard and partition.chunk need model.type llama: paths are scored "
-                       "on texts");
+                       "recipe.reshard is given, but model.type is %s: texts are routed again only "
+                       "with llama; leave it out",
+                       job_family(spec)->name);
     return 0;
 }
 
@@ -430,6 +431,11 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
                        "recipe.name is %s, whose paths each learn from a part of the data, but "
                        "data.kind is none; give images or texts",
                        recipe->name);
+    if (c->partitioned && spec->partition.chunk && !job_family(spec)->chunks)
+        return err_set(err, -ERR_CONFIG,
+                       "partition.chunk is %d, but model.type is %s: a path is chosen again only "
+                       "with llama; leave it out",
+                       spec->partition.chunk, job_family(spec)->name);
     int rc = recipe->limit ? recipe->limit(spec, c, err) : 0;
     return rc < 0 ? rc : limit_folds(spec, c, err);
 }

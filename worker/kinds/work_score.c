@@ -1,6 +1,6 @@
-/* SCORE: how well one path predicts each sample of the ranges, for routing samples to paths
- * (DiPaCo, discriminative routing): for texts the sum of the log-probabilities, in columns of
- * `chunk` tokens or in one; for images the negative loss on fixed draws. */
+/* SCORE: how well one path predicts each text of the ranges, for routing texts to paths (DiPaCo,
+ * discriminative routing): the sum of the log-probabilities, in columns of `chunk` tokens or in
+ * one. */
 
 #include "common/base/base.h"
 #include "common/data/tokenizer.h"
@@ -27,24 +27,24 @@ struct run {
 static int run_open(struct run *r, struct err *err)
 {
     const Skerry__V1__ScoreTask *t = r->w->task->score;
-    const bool text = rows_are_texts(r->w);
     const size_t batch = rows_of_call(r->w);
+    if (!rows_are_texts(r->w))
+        return err_set(err, -EINVAL, "only texts are scored");
     int rc = rows_open(&r->rows, r->w, t->ranges, t->n_ranges, err);
     if (rc < 0)
         return rc;
     const uint64_t n = r->rows.n;
     if (n > DATA_SAMPLES_MAX)
         return err_set(err, -ERR_LIMIT, "%" PRIu64 " samples are too many to score", n);
-    r->chunk = text ? t->chunk : 0;
+    r->chunk = t->chunk;
     r->columns = r->chunk ? rows_columns(r->w, r->chunk) : 1;
     r->logp = mem_try_array(n * r->columns, sizeof(*r->logp));
     r->tokens = mem_try_array(n * r->columns, sizeof(*r->tokens));
     r->bytes = mem_try_array(n, sizeof(*r->bytes));
-    r->losses =
-        mem_try_array(text ? batch * (size_t)r->w->spec.model.context : batch, sizeof(*r->losses));
+    r->losses = mem_try_array(batch * (size_t)r->w->spec.model.context, sizeof(*r->losses));
     if (!r->logp || !r->tokens || !r->bytes || !r->losses)
         return err_set(err, -ENOMEM, "no memory for scores of %" PRIu64 " samples", n);
-    rc = text ? work_tokenizer(r->w, &r->tokenizer, err) : 0;
+    rc = work_tokenizer(r->w, &r->tokenizer, err);
     return rc < 0 ? rc : forward_open(r->e, r->w, (int)batch, &r->net, err);
 }
 
@@ -59,31 +59,25 @@ static void run_close(struct run *r)
     mem_free(r->losses);
 }
 
-static int add(struct run *r, uint64_t row, uint32_t column, float loss, struct err *err)
-{
-    if (!isfinite(loss))
-        return err_set(err, -ERR_FORMAT, "path %u: a loss is not a number",
-                       r->w->task->score->path);
-    r->logp[row * r->columns + column] -= loss;
-    r->tokens[row * r->columns + column]++;
-    return 0;
-}
-
 /* Adds the losses of one text to the columns of its predicted tokens. */
 static int add_text(struct run *r, const int32_t *target, const float *losses, uint64_t row,
                     struct err *err)
 {
     const uint32_t seq = (uint32_t)r->w->spec.model.context;
-    int rc = 0;
-    for (uint32_t i = 0; rc == 0 && i < seq; i++) {
+    for (uint32_t i = 0; i < seq; i++) {
         if (target[i] < 0)
             continue;
-        uint32_t c = r->chunk ? (i + 1) / r->chunk : 0;
-        rc = add(r, row, c < r->columns ? c : r->columns - 1, losses[i], err);
+        if (!isfinite(losses[i]))
+            return err_set(err, -ERR_FORMAT, "path %u: a loss is not a number",
+                           r->w->task->score->path);
+        const uint32_t c = r->chunk ? (i + 1) / r->chunk : 0;
+        const uint64_t at = row * r->columns + (c < r->columns ? c : r->columns - 1);
+        r->logp[at] -= losses[i];
+        r->tokens[at]++;
         if (r->tokenizer)
             r->bytes[row] += (int32_t)tokenizer_token_bytes(r->tokenizer, (uint32_t)target[i]);
     }
-    return rc;
+    return 0;
 }
 
 static int take(void *arg, struct batch *b, struct err *err)
@@ -94,10 +88,8 @@ static int take(void *arg, struct batch *b, struct err *err)
     int rc = net_loss(r->net.net, b, false, 0, false, &result, err);
     for (size_t i = 0; rc == 0 && i < b->count; i++) {
         uint64_t row = 0;
-        if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) < 0)
-            break;
-        rc = b->tokens ? add_text(r, b->target + i * b->seq, r->losses + i * b->seq, row, err)
-                       : add(r, row, 0, r->losses[i], err);
+        if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) == 0)
+            rc = add_text(r, b->target + i * b->seq, r->losses + i * b->seq, row, err);
     }
     return rc;
 }

@@ -128,15 +128,16 @@ static void test_ddm(void **state)
     composition_release(&c);
 }
 
-static int compose_external(const char *data, struct composition *c, struct err *err)
+static int compose_external(const char *data, const char *more, struct composition *c,
+                            struct err *err)
 {
     char yaml[512];
     struct job_spec spec;
     (void)snprintf(yaml, sizeof(yaml),
                    "name: t\ndata: {kind: %s}\nmodel: {type: external}\ntrainer: {command: x}\n"
                    "train: {batch: 48}\nouter: {rounds: 10, steps: 4}\n"
-                   "recipe: {name: ddm, experts: 4}\n",
-                   data);
+                   "recipe: {name: ddm, experts: 4}\n%s",
+                   data, more);
     int rc = job_parse(yaml, strlen(yaml), "job.yaml", &spec, err);
     if (rc < 0)
         return rc;
@@ -150,7 +151,7 @@ static void test_ddm_external(void **state)
 {
     struct composition c;
     struct err err = {0};
-    if (compose_external("images, path: x", &c, &err) < 0)
+    if (compose_external("images, path: x", "", &c, &err) < 0)
         fail_msg("%s", err.msg);
     assert_int_equal(c.n_paths, 4);
     assert_int_equal(c.n_modules, 4);
@@ -160,8 +161,10 @@ static void test_ddm_external(void **state)
     assert_int_equal(c.networks[1].n_levels, 0);
     assert_int_equal(c.paths[3].batch, 12);
     composition_release(&c);
-    assert_true(compose_external("none", &c, &err) < 0);
+    assert_true(compose_external("none", "", &c, &err) < 0);
     assert_non_null(strstr(err.msg, "data.kind is none"));
+    assert_true(compose_external("texts, path: x", "partition: {chunk: 16}\n", &c, &err) < 0);
+    assert_non_null(strstr(err.msg, "partition.chunk is 16, but model.type is external"));
 }
 
 static void test_dipaco(void **state)

@@ -1,4 +1,4 @@
-/* SCORE: how well a path predicts texts and images. */
+/* SCORE: how well a path predicts texts. */
 #include "tests/unit/worker/partition_task.h"
 
 /* An untrained model: every token about equally likely; every counted token has its column. */
@@ -36,26 +36,19 @@ static void scores_of_texts(void **state)
     }
 }
 
-static void scores_of_images(void **state)
+static void no_scores_of_images(void **state)
 {
     struct order o;
-    struct scores s;
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SCORE, IMAGES, &images[1], 1);
     o.task.n_modules = 1;
-    struct work *w = run(&o);
-    OK(scores_read(output_of(w, WORK_RESULT)->path, N, &s, err));
-    assert_true(s.logp[0] < 0 && s.tokens[0] == 1);
-    assert_true(s.logp[3] == 0 && s.tokens[3] == 0); /* no image */
-    assert_true(s.logp[4] < 0);
-    scores_release(&s);
-    work_free(w);
+    fails(&o, -EINVAL, "only texts are scored");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_of_texts),
-        cmocka_unit_test(scores_of_images),
+        cmocka_unit_test(no_scores_of_images),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
