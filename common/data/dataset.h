@@ -109,7 +109,7 @@ struct dataset_cut {
      * image, document (of a size nearest to the fraction) or span.  Not used with a
      * holdout_path. */
     double holdout;
-    /* For text that is one of several sources of a dataset: nothing need be left to train on;
+    /* For one of several sources of a dataset: nothing need be left to train on; images and
      * documents are held out only by hash. */
     bool may_hold_all, may_hold_none;
     uint32_t shard_samples; /* target; shards differ by at most a few samples */

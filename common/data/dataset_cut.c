@@ -119,7 +119,7 @@ static const char *sniff(const uint8_t *data, size_t len)
 static int emit(struct cutter *c, const struct dataset_image *m)
 {
     /* The very first sample is held out if any are asked for, so that there is at least one. */
-    bool first = c->report.samples == 0 && c->opt->holdout > 0;
+    bool first = c->report.samples == 0 && c->opt->holdout > 0 && !c->opt->may_hold_none;
     struct shard_sample s = {
         .cls = m->cls,
         .data = m->data,
@@ -269,7 +269,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
     while (w.n)
         image_free(&w.items[--w.n]);
     mem_free(w.items);
-    if (rc == 0 && c->report.samples == c->report.holdout_samples)
+    if (rc == 0 && c->report.samples <= (c->opt->may_hold_all ? 0 : c->report.holdout_samples))
         rc = refuse_empty(c, ds);
     if (rc == 0 && c->report.uncaptioned == c->report.samples)
         rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: those of all its images are blank",

@@ -89,6 +89,34 @@ static void tells_how_far_it_is(void **state)
     scratch_free(dir);
 }
 
+/* An archive that is one of several may be held out as a whole, but need not give anything. */
+static void one_of_several(void **state)
+{
+    char *dir = scratch_new(), *data = in(dir, "data");
+    fill_folder(data, "cat", 1, png);
+    for (int i = 0; i < 3; i++) {
+        struct dataset *ds;
+        struct dataset_report r;
+        const struct dataset_cut opt = {.holdout = 1e-9,
+                                        .may_hold_all = i > 0,
+                                        .may_hold_none = i > 1,
+                                        .shard_samples = 16,
+                                        .dir = dir,
+                                        .on_shard = drop};
+        OK(images_open(data, &ds, err));
+        if (i == 0)
+            FAILS(dataset_cut(ds, &opt, &r, err), "has 1 image, held out, and none left");
+        else
+            OK(dataset_cut(ds, &opt, &r, err));
+        assert_true(i == 0 || (r.samples == 1 && r.holdout_samples == (i == 1)));
+        if (i > 0)
+            dataset_report_release(&r);
+        dataset_close(ds);
+    }
+    mem_free(data);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +124,7 @@ int main(void)
         cmocka_unit_test(hashes_are_fixed),
         cmocka_unit_test(columns_are_of_one_length),
         cmocka_unit_test(tells_how_far_it_is),
+        cmocka_unit_test(one_of_several),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
