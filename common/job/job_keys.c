@@ -441,7 +441,7 @@ static const struct conf_key eval_keys[] = {
     CONF(struct job_eval, every, INT, .def = "0", .min = 0, .max = 1000000,
          .doc = "rounds between held-out losses; 0: only at the end, if there is a holdout"),
     CONF(struct job_eval, samples, INT, .def = "512", .min = 1, .max = 1000000,
-         .doc = "held-out samples used; several partitions share them"),
+         .doc = "held-out samples used, spread over the data; several partitions share them"),
     CONF(struct job_eval, guard, DOUBLE, .def = "1.5", .min = 0, .max = 1000000,
          .doc = "return to the best recent version when a new one's held-out loss is more than "
                 "this many times as high and a second worker confirms it (jobs in rounds). 0: "

@@ -8,6 +8,8 @@
 
 #include "common/job/family.h"
 
+#define EVAL_PLACES 8
+
 /* t, unless no worker here has the memory for it: then it has failed, and NULL. */
 static struct task *if_it_fits(struct coordinator *co, struct task *t)
 {
@@ -31,26 +33,28 @@ static uint64_t budget(const struct job *j, uint32_t partition, uint64_t there)
     return there < most ? there : most;
 }
 
-/* Ranges over the held-out shards.  Unpartitioned data are read from the front; partitions
- * evenly from all their shards. */
+/* Ranges over the held-out shards, from EVAL_PLACES that lie evenly in data that are not divided,
+ * since a worker fetches whole shards, and evenly from all shards of partitions.  What a shard
+ * does not have the next one gives. */
 static void pick_ranges(const struct job *j, uint32_t partition, struct task *t)
 {
-    uint64_t there = shards_sum(j, partition, true).samples, left = budget(j, partition, there);
-    uint64_t want = left, seen = 0, taken = 0;
-    bool front = j->comp.n_partitions == 1 && partition != PARTITION_ALL;
-    t->draw.count = 0;
-    for (size_t i = 0; i < j->n_shards && left > 0 && t->n_ranges < RANGES_TAKEN_MAX; i++) {
+    const uint64_t there = shards_sum(j, partition, true).samples;
+    const uint64_t want = budget(j, partition, there);
+    const bool whole = j->comp.n_partitions == 1 && partition != PARTITION_ALL;
+    const uint64_t places = whole && there > EVAL_PLACES ? EVAL_PLACES : there;
+    uint64_t seen = 0, taken = 0;
+    for (size_t i = 0; i < j->n_shards && taken < want && t->n_ranges < RANGES_TAKEN_MAX; i++) {
         const struct shard_rec *s = &j->shards[i];
         if (!job_shard_evaluates(j, s, partition))
             continue;
         seen += s->samples;
-        uint64_t take = front ? s->samples : want * seen / there - taken;
-        take = take < left ? take : left;
+        const uint64_t passed = (places * seen + there - 1) / there; /* or in this shard */
+        const uint64_t left = want * passed / places - taken;
+        const uint64_t take = s->samples < left ? s->samples : left;
         if (take == 0)
             continue;
         t->ranges = mem_realloc(t->ranges, (t->n_ranges + 1) * sizeof(*t->ranges));
         t->ranges[t->n_ranges++] = (struct ledger_range){0, (uint32_t)i, 0, (uint32_t)take};
-        left -= take;
         taken += take;
     }
     t->draw.count = (uint32_t)taken;

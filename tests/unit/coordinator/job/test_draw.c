@@ -55,8 +55,8 @@ static void expect_ranges(const struct task *t, size_t n, const uint32_t (*range
     assert_int_equal(t->draw.count, sum);
 }
 
-/* No more than the job says: of data in one piece the first ones. */
-static void test_front(void **state)
+/* No more than the job says, through all the data, which may be of several sources in turn. */
+static void test_spread(void **state)
 {
     struct coordinator *co = *state;
     struct job *j = drawn(co, diloco);
@@ -64,9 +64,27 @@ static void test_front(void **state)
     j->spec.eval.samples = 16;
     const struct task *t = draw_eval(co, j, 0, 2);
     assert_int_equal(t->draw.version, 2);
-    expect_ranges(t, 2, (const uint32_t[][2]){{0, 10}, {2, 6}});
+    expect_ranges(t, 3, (const uint32_t[][2]){{0, 6}, {2, 6}, {3, 4}});
     j->spec.eval.samples = 1000;
     expect_ranges(draw_eval(co, j, 0, 2), 3, (const uint32_t[][2]){{0, 10}, {2, 10}, {3, 10}});
+}
+
+/* From eight places: a worker fetches whole shards.  What one does not have the next one gives. */
+static void test_few_shards(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = drawn(co, diloco);
+    cut(j, "hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh");
+    j->spec.eval.samples = 32;
+    const struct task *t = draw_eval(co, j, 0, 2);
+    expect_ranges(
+        t, 8,
+        (const uint32_t[][2]){{0, 4}, {4, 4}, {8, 4}, {12, 4}, {16, 4}, {20, 4}, {24, 4}, {28, 4}});
+    job_edit_shard(j, 0)->samples = 1;
+    t = draw_eval(co, j, 0, 2);
+    assert_int_equal(t->draw.count, 32);
+    assert_true(t->n_ranges == 9 && t->ranges[0].count == 1);
+    assert_true(t->ranges[1].shard == 1 && t->ranges[1].count == 3);
 }
 
 /* Of all partitions together evenly from each shard. */
@@ -307,9 +325,10 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
-        CASE(test_no_eval), CASE(test_front),     CASE(test_even),        CASE(test_shares),
-        CASE(test_labels),  CASE(test_asked),     CASE(test_mixture),     CASE(test_text),
-        CASE(test_due),     CASE(test_due_paths), CASE(test_due_mixture), CASE(test_gone),
+        CASE(test_no_eval), CASE(test_spread), CASE(test_few_shards), CASE(test_even),
+        CASE(test_shares),  CASE(test_labels), CASE(test_asked),      CASE(test_mixture),
+        CASE(test_text),    CASE(test_due),    CASE(test_due_paths),  CASE(test_due_mixture),
+        CASE(test_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
