@@ -12,6 +12,7 @@
 
 #define BLOCK_BYTES (64 * 1024)
 #define WINDOW_IDS (32 * 1024) /* ids of a token file that are read at once */
+#define WIDE_IDS 64            /* ids that a file needs to be judged by them */
 #define KEY_MAX 512
 #define STEM_MAX 255
 #define LLMC_HEADER 1024 /* bytes: 256 int32 */
@@ -417,6 +418,46 @@ static int next_plain(struct text_source *s, struct text_document *ret, struct e
 
 /* ---- token files ---- */
 
+/* The ids from `at` (below s->tokens) on that are in memory, at least one. */
+static int ids_from(struct text_source *s, size_t at, const uint16_t **ret, size_t *ret_n,
+                    struct err *err)
+{
+    if (at < s->window_at || at - s->window_at >= s->window_n) {
+        const size_t rest = s->tokens - at, n = rest < WINDOW_IDS ? rest : WINDOW_IDS;
+        s->window_n = 0;
+        int rc = file_pread_all(s->fd, s->window, n * sizeof(*s->window), at * sizeof(*s->window),
+                                file_name(s), err);
+        if (rc < 0)
+            return rc;
+        s->window_at = at;
+        s->window_n = n;
+    }
+    *ret = s->window + (at - s->window_at);
+    *ret_n = s->window_n - (at - s->window_at);
+    return 0;
+}
+
+/* Are the first ids halves of wider ones?  Then every second one is small, and others are not. */
+static int check_width(struct text_source *s, struct err *err)
+{
+    const uint16_t *ids;
+    size_t n = 0;
+    bool low = false;
+    int rc = s->tokens < WIDE_IDS ? 0 : ids_from(s, 0, &ids, &n, err);
+    s->window_n = 0; /* what is trained on is read when it is cut */
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        if (ids[i + 1] > 15)
+            return 0;
+        low = low || ids[i] > 15;
+    }
+    return !low ? rc
+                : err_set(err, -ERR_FORMAT,
+                          "%s seems to hold token ids of 32 bits or more, since every second of 16 "
+                          "bits is below 16: write them as numpy's uint16, or bring the text, with "
+                          "data.tokenizer",
+                          file_name(s));
+}
+
 static int open_tokens(struct text_source *s, struct err *err)
 {
     const char *path = s->files.items[s->at];
@@ -443,7 +484,7 @@ static int open_tokens(struct text_source *s, struct err *err)
                        file_name(s));
     s->split = rc == 0 && header[0] == LLMC_MAGIC;
     if (!s->split)
-        return rc;
+        return rc < 0 ? rc : check_width(s, err);
     if (header[1] != 1 || size < LLMC_HEADER || header[2] < 0 ||
         (uint64_t)header[2] != (size - LLMC_HEADER) / 2)
         return err_set(err, -ERR_FORMAT,
@@ -451,25 +492,6 @@ static int open_tokens(struct text_source *s, struct err *err)
                        "of tokens is not the one in its header",
                        file_name(s));
     s->token = LLMC_HEADER / 2;
-    return 0;
-}
-
-/* The ids from `at` (below s->tokens) on that are in memory, at least one. */
-static int ids_from(struct text_source *s, size_t at, const uint16_t **ret, size_t *ret_n,
-                    struct err *err)
-{
-    if (at < s->window_at || at - s->window_at >= s->window_n) {
-        const size_t rest = s->tokens - at, n = rest < WINDOW_IDS ? rest : WINDOW_IDS;
-        s->window_n = 0;
-        int rc = file_pread_all(s->fd, s->window, n * sizeof(*s->window), at * sizeof(*s->window),
-                                file_name(s), err);
-        if (rc < 0)
-            return rc;
-        s->window_at = at;
-        s->window_n = n;
-    }
-    *ret = s->window + (at - s->window_at);
-    *ret_n = s->window_n - (at - s->window_at);
     return 0;
 }
 

@@ -403,9 +403,37 @@ static void reads_npy(void **state)
     feature_release(&f);
 }
 
+/* Ids of numpy's uint32, or int64, would be trained on as noise. */
+static void wider_ids(void **state)
+{
+    (void)state;
+    enum { N = 50 };
+    uint32_t wide[N];
+    uint16_t ids[2 * N];
+    char *dir = scratch_new(), *path = in(dir, "x.bin");
+    for (uint32_t i = 0; i < N; i++)
+        wide[i] = (i % 3) << 16 | (i * 2654435761U >> 16);
+    for (int low = 0; low < 2; low++) { /* of 16 bits, all below 16 */
+        struct text_source *s;
+        struct text_document d;
+        for (uint16_t i = 0; i < 2 * N; i++)
+            ids[i] = i % 16;
+        put(dir, "x.bin", low ? (const void *)ids : wide, sizeof(ids));
+        OK(text_source_open(&(struct text_source_options){.path = path}, &s, err));
+        if (low)
+            assert_int_equal(text_source_next(s, &d, NULL), 1);
+        else
+            FAILS(text_source_next(s, &d, err), "x.bin seems to hold token ids of 32 bits");
+        text_source_close(s);
+    }
+    mem_free(path);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wider_ids),
         cmocka_unit_test(reads_every_kind_of_text),
         cmocka_unit_test(names_tell_files_apart),
         cmocka_unit_test(a_mark_is_left_out),
