@@ -172,7 +172,7 @@ static int take_prompts(void *arg, const struct dataset_shard *cut, struct err *
         (void)snprintf(job->prompts[n], NEW_PROMPT_BYTES, "%.*s", (int)len, text);
         while (strcmp(job->prompts[same], job->prompts[n]) != 0)
             same++;
-        if (same == n)
+        if (same == n && new_job_holds(job->prompts[n]))
             n++;
         else
             job->prompts[n][0] = '\0';

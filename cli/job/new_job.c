@@ -4,6 +4,7 @@
 
 #include "common/data/tokenizer.h"
 #include "common/job/family.h"
+#include "common/job/yaml.h"
 
 #define CONTEXT 256
 #define SIDE_TOKENS_MAX 64
@@ -96,6 +97,18 @@ static char *yaml_text(const char *utf8)
     char *quoted = json_dumps(text, JSON_ENCODE_ANY);
     json_decref(text);
     return quoted;
+}
+
+bool new_job_holds(const char *utf8)
+{
+    struct yaml_doc doc;
+    char *quoted = yaml_text(utf8), *text = str_printf("text: %s\n", quoted);
+    const bool holds = yaml_parse(text, strlen(text), "", &doc, NULL) == 0;
+    if (holds)
+        yaml_release(&doc);
+    mem_free(text);
+    free(quoted);
+    return holds;
 }
 
 static void text_line(FILE *out, const char *comment, const char *key, const char *text)

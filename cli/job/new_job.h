@@ -54,6 +54,8 @@ void new_job_length(struct new_job *job, double step_s);
 /* Pixels of a side of a token: eight tokens a side or more, if it can be.  0: no patch cuts such a
  * side into few enough; one of 8, 16, 24 pixels and so on always has one. */
 int new_job_patch(int side);
+/* Can a job file hold the text?  YAML does not take characters such as U+0092. */
+bool new_job_holds(const char *utf8);
 void new_job_write(const struct new_job *job, FILE *out);
 
 #endif

@@ -165,7 +165,8 @@ def test_new_for_captions(tmp_path):
     words = frozen_models.pipeline(tmp_path / "pipe", ["a", "red", "blue"])
     make_dataset(tmp_path / "pics", classes=2, images=24, size=32)
     for image in (tmp_path / "pics").glob("*/*.png"):
-        image.with_suffix(".txt").write_text(f"a {image.parent.name}", encoding="utf-8")
+        odd = "it\u0092s\n" if image.stem.endswith("0") else ""  # YAML does not take it
+        image.with_suffix(".txt").write_text(f"{odd}a {image.parent.name}", encoding="utf-8")
     done = new(tmp_path, "told", "--captions", "pics", "--encoders", words, "--minutes", "1")
     assert done.returncode == 0, done.stderr
     prompts = yaml.safe_load((tmp_path / "told.yaml").read_text(encoding="utf-8"))["sample"]["prompts"]

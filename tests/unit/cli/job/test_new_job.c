@@ -136,6 +136,13 @@ static void every_kind_and_size_is_a_job(void **state)
 }
 
 /* A command that would be refused is not named. */
+static void a_job_file_holds_texts(void **state)
+{
+    (void)state;
+    assert_true(new_job_holds("a \"red\" # tree: [\xc3\xa4]") && new_job_holds("\xf0\x9f\x9a\x80"));
+    assert_false(new_job_holds("it\xc2\x92s"));
+}
+
 static void only_so_many_run_on_one_machine(void **state)
 {
     struct new_job job = images(5000, 40);
@@ -175,6 +182,7 @@ int main(void)
         cmocka_unit_test(the_time_is_filled_unless_the_data_end_first),
         cmocka_unit_test(a_batch_is_at_most_half_the_data),
         cmocka_unit_test(every_kind_and_size_is_a_job),
+        cmocka_unit_test(a_job_file_holds_texts),
         cmocka_unit_test(every_side_has_a_patch),
         cmocka_unit_test(so_little_is_learned_from),
         cmocka_unit_test(only_so_many_run_on_one_machine),
