@@ -24,16 +24,11 @@ static int find_source(const struct dataset_options *opt, const struct dataset_s
 
 static int no_captions(const struct dataset *ds, struct err *err)
 {
-    char beside[160] = "";
-    if (ds->left.beside > 0)
-        (void)snprintf(beside, sizeof(beside),
-                       "; its folders are classes, and what lies beside them is left out (%llu "
-                       "image%s): move the folders away to have that instead",
-                       (unsigned long long)ds->left.beside, str_plural(ds->left.beside));
+    char beside[DATASET_BESIDE_MAX];
     return err_set(err, -ERR_FORMAT,
                    "%s has no captions: expected KEY.txt beside the images, \"caption\" in "
                    "KEY.json of a tar, or metadata.jsonl in a folder%s",
-                   ds->name, beside);
+                   ds->name, dataset_left_beside(&ds->left, beside));
 }
 
 /* Class names must be UTF-8, because they travel as JSON. */

@@ -151,10 +151,37 @@ static char *file_name(const struct dataset *ds, const struct image_file *file)
     return f->flat ? str_dup(file->name) : file_join(ds->classes.items[file->cls], file->name);
 }
 
+/* An error if a metadata.jsonl has no text, or lies in a class folder. */
+static int miss_captions(const struct dataset *ds, struct err *err)
+{
+    const struct folder *f = ds->own;
+    if (f->listed)
+        return err_set(err, -ERR_FORMAT,
+                       "%s/metadata.jsonl has no captions: none of its lines has a \"text\", which "
+                       "is a caption or a list of captions",
+                       ds->path);
+    for (size_t i = 0; i < ds->classes.n && !f->flat; i++) {
+        char *dir = file_join(ds->path, ds->classes.items[i]);
+        char *path = file_join(dir, "metadata.jsonl");
+        const int rc = !file_exists(path)
+                           ? 0
+                           : err_set(err, -ERR_FORMAT,
+                                     "%s is not read, since %s is a class folder of the dataset: "
+                                     "name that folder as the dataset",
+                                     path, dir);
+        mem_free(path);
+        mem_free(dir);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
 /* Assigns the lines of metadata.jsonl to images; without it looks for texts beside images. */
 static int find_captions(struct dataset *ds, struct err *err)
 {
     struct folder *f = ds->own;
+    char beside[DATASET_BESIDE_MAX];
     int rc = dataset_metadata_open(&f->metadata, ds->path, err);
     f->listed = f->metadata.n > 0;
     for (size_t i = 0; rc == 0 && i < f->n && (f->listed || !ds->any_captions); i++) {
@@ -167,7 +194,9 @@ static int find_captions(struct dataset *ds, struct err *err)
         mem_free(path);
         mem_free(name);
     }
-    return rc < 0 ? rc : dataset_metadata_check(&f->metadata, ds->path, err);
+    if (rc == 0 && (rc = dataset_metadata_check(&f->metadata, ds->path, err)) < 0 && err)
+        (void)err_set(err, rc, "%s%s", err->msg, dataset_left_beside(&ds->left, beside));
+    return rc == 0 && !ds->any_captions ? miss_captions(ds, err) : rc;
 }
 
 static int folder_open(struct dataset *ds, const struct dataset_options *opt, struct err *err)

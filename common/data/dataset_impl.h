@@ -77,6 +77,9 @@ bool dataset_left_note(struct dataset_left *left, const char *name);
 void dataset_left_add(struct dataset_left *left, const struct dataset_left *more);
 /* "2 .gif files, 1 folder inside class folders"; NULL: nothing; mem_free. */
 char *dataset_left_say(const struct dataset_left *left);
+/* "; its folders are classes, ...", if images lie beside class folders, else ""; returns it. */
+#define DATASET_BESIDE_MAX 192
+const char *dataset_left_beside(const struct dataset_left *left, char ret[DATASET_BESIDE_MAX]);
 
 /* The column of one sample. */
 struct dataset_column {

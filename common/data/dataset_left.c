@@ -61,3 +61,14 @@ char *dataset_left_say(const struct dataset_left *left)
     free(text);
     return said;
 }
+
+const char *dataset_left_beside(const struct dataset_left *left, char ret[DATASET_BESIDE_MAX])
+{
+    ret[0] = '\0';
+    if (left->beside > 0)
+        (void)snprintf(ret, DATASET_BESIDE_MAX,
+                       "; its folders are classes, and what lies beside them is left out (%" PRIu64
+                       " image%s): move the folders away to have that instead",
+                       left->beside, str_plural(left->beside));
+    return ret;
+}

@@ -62,7 +62,8 @@ static void refuses_folders(void **state)
          "metadata.jsonl, line 3 names 'z.png', but there is no such image"},
         {"{\"file_name\":\"a.png\",\"text\":\"x\"}\n{\"file_name\":\"a.png\",\"text\":\"y\"}",
          "line 2 names the image 'a.png', as line 1 does"},
-        {"{\"file_name\":\"a.png\",\"text\":null}", "has no captions"},
+        {"{\"file_name\":\"a.png\",\"text\":null}", "metadata.jsonl has no captions: none"},
+        {"{\"file_name\":\"a.png\",\"caption\":\"x\"}", "of its lines has a \"text\""},
         {"{\"text\":\"x\"}", "line 1: expected \"file_name\""},
         {"[]", "line 1: expected \"file_name\""},
         {"{\"file_name\":\"a.png\",\"text\":7}", "line 1: \"text\" is neither a text nor"},
@@ -80,6 +81,27 @@ static void refuses_folders(void **state)
     mem_free(path);
     put(dir, "metadata.csv", "file_name,text\n", 15);
     FAILS(images_open(dir, &ds, err), "metadata.csv is not read; write its rows to");
+    scratch_free(dir);
+}
+
+/* What is missed may lie where nobody looks: images beside folders, or the file inside one. */
+static void says_where_it_looks(void **state)
+{
+    (void)state;
+    static const char line[] = "{\"file_name\":\"a.png\",\"text\":\"x\"}";
+    char *dir = scratch_new(), *path = in(dir, "metadata.jsonl");
+    struct dataset *ds;
+    want_captions = true;
+    put(dir, "a.png", png, sizeof(png));
+    put(dir, "metadata.jsonl", line, sizeof(line) - 1);
+    put(dir, "train/a.png", png, sizeof(png));
+    FAILS(images_open(dir, &ds, err),
+          "no such image among those of the dataset; its folders are classes, and what lies beside "
+          "them is left out (1 image)");
+    OK(file_remove(path, err));
+    put(dir, "train/metadata.jsonl", line, sizeof(line) - 1);
+    FAILS(images_open(dir, &ds, err), "train/metadata.jsonl is not read");
+    mem_free(path);
     scratch_free(dir);
 }
 
@@ -104,9 +126,8 @@ static void parses_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_captions),
-        cmocka_unit_test(knows_classes),
-        cmocka_unit_test(refuses_folders),
+        cmocka_unit_test(gives_captions),  cmocka_unit_test(knows_classes),
+        cmocka_unit_test(refuses_folders), cmocka_unit_test(says_where_it_looks),
         cmocka_unit_test(parses_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
