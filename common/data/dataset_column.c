@@ -83,7 +83,7 @@ static int json_beside(const struct dataset *ds, struct dataset_column *c, const
     int rc = 0;
     if (file_exists(path) && (rc = file_read(path, DATASET_JSON_MAX, &text, err)) == 0) {
         json_error_t fault;
-        json_t *root = json_loadb(buf_str(&text), text.len, JSON_DECODE_INT_AS_REAL, &fault);
+        json_t *root = feature_json(buf_str(&text), text.len, 0, &fault);
         rc = root ? dataset_column_json(ds, c, root, base, err)
                   : err_set(err, -ERR_FORMAT, "%s, line %d: %s", path, fault.line, fault.text);
         json_decref(root);

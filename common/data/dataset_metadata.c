@@ -51,7 +51,7 @@ static int take_line(struct dataset_metadata *m, struct dataset_captions *c, con
     if (len > DATASET_JSON_MAX)
         return err_set(err, -ERR_LIMIT, "%s, line %zu is longer than %u bytes", name, number,
                        DATASET_JSON_MAX);
-    json_t *root = json_loadb(line, len, JSON_DECODE_INT_AS_REAL, &fault);
+    json_t *root = feature_json(line, len, 0, &fault);
     int rc = root ? take_object(m, c, root, number, name, err)
                   : err_set(err, -ERR_FORMAT, "%s, line %zu: %s", name, number, fault.text);
     json_decref(root);

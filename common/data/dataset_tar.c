@@ -88,8 +88,7 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
                      struct err *err)
 {
     json_error_t fault;
-    /* Other keys may hold whole numbers beyond 64 bits, such as a hash. */
-    json_t *root = json_loadb(buf_str(text), text->len, JSON_DECODE_INT_AS_REAL, &fault);
+    json_t *root = feature_json(buf_str(text), text->len, 0, &fault);
     if (!root)
         return err_set(err, -ERR_FORMAT, "%s.json, line %d: %s", g->key, fault.line, fault.text);
     const json_t *label = json_object_get(root, "label");

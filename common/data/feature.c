@@ -30,6 +30,8 @@ const char *feature_from_json(const json_t *array, struct feature *out)
         return why;
     json_array_foreach(array, i, item)
     {
+        if (json_is_null(item)) /* NaN, for feature_json() */
+            return not_finite;
         if (!json_is_number(item))
             return "is not an array of numbers";
         out->v[i] = (float)json_number_value(item);
@@ -37,6 +39,49 @@ const char *feature_from_json(const json_t *array, struct feature *out)
             return not_finite;
     }
     return NULL;
+}
+
+/* A copy (mem_free) with null for NaN and the like outside strings; NULL: there are none, or no
+ * memory. */
+static char *without_nan(const char *text, size_t len, size_t *ret_len)
+{
+    static const char *const names[] = {"NaN", "Infinity", "-Infinity"};
+    char *copy = mem_try(len + len / 3 + 1), *to = copy;
+    bool quoted = false, any = false;
+    for (size_t i = 0; copy && i < len; i++) {
+        size_t n = 0;
+        for (size_t k = 0; !quoted && n == 0 && k < sizeof(names) / sizeof(*names); k++)
+            if (len - i >= strlen(names[k]) && memcmp(text + i, names[k], strlen(names[k])) == 0)
+                n = strlen(names[k]);
+        if (n > 0) {
+            memcpy(to, "null", 4);
+            to += 4;
+            i += n - 1;
+            any = true;
+            continue;
+        }
+        if (quoted && text[i] == '\\' && i + 1 < len)
+            *to++ = text[i++];
+        else
+            quoted ^= text[i] == '"';
+        *to++ = text[i];
+    }
+    if (any) {
+        *ret_len = (size_t)(to - copy);
+        return copy;
+    }
+    mem_free(copy);
+    return NULL;
+}
+
+json_t *feature_json(const char *text, size_t len, size_t flags, json_error_t *fault)
+{
+    json_t *root = json_loadb(text, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    char *copy = root ? NULL : without_nan(text, len, &len);
+    if (copy)
+        root = json_loadb(copy, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    mem_free(copy);
+    return root;
 }
 
 /* IEEE half precision. */

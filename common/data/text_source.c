@@ -352,8 +352,7 @@ static int take_object(struct text_source *s, const char *line, size_t len,
                        "%s, line %" PRIu64 ": more than %u values: leave out the keys beside the "
                        "text",
                        file_name(s), s->line, TEXT_VALUES_MAX);
-    /* Large numbers do no harm: those of a column are floats, others are not read. */
-    s->object = json_loadb(line, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &fault);
+    s->object = feature_json(line, len, JSON_ALLOW_NUL, &fault);
     if (!s->object)
         return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ", column %d: %s", file_name(s),
                        s->line, fault.column, fault.text);

@@ -45,7 +45,7 @@ static void tars_say_it_in_two_ways(void **state)
 {
     (void)state;
     make_tar(dir, "a.tar",
-             "a.png=PNG;a.cls=1;a.txt=one\r\n\n two ;"
+             "a.png=PNG;a.cls=1;a.json={\"pwatermark\":NaN};a.txt=one\r\n\n two ;"
              "b.png=PNG;b.cls=0;b.json={\"caption\":\"a\\nb\",\"label\":1};"
              "c.json={\"captions\":[\"x\",\" \",\"y\"],\"caption\":\"z\"};c.png=PNG;c.cls=0;"
              "d.json={\"caption\":\"json\"};d.txt=txt;d.png=PNG;d.cls=0;"

@@ -108,7 +108,8 @@ static void says_where_it_looks(void **state)
 static void parses_bytes(void **state)
 {
     (void)state;
-    static const char lines[] = "{\"file_name\":\"a\",\"text\":\"x\"}\n  \n{\"file_name\":\"b\"}";
+    static const char lines[] =
+        "{\"file_name\":\"a\",\"text\":\"x\",\"score\":NaN}\n  \n{\"file_name\":\"b\"}";
     struct dataset_metadata m = {0};
     OK(dataset_metadata_parse(&m, NULL, 0, "m", err));
     assert_int_equal(m.n, 0);

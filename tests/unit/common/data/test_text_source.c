@@ -59,7 +59,7 @@ static void reads_every_kind_of_text(void **state)
 {
     (void)state;
     static const char lines[] =
-        "{\"text\": \"one\", \"body\": \"1\", \"id\": 18446744073709551615}\n"
+        "{\"text\": \"one\", \"body\": \"1\", \"id\": 18446744073709551615, \"score\": NaN}\n"
         "\n \t\r\n"
         "{\"body\": \"2\", \"text\": \"zwei \\u00e4\\u0000\"}\r\n"
         "{\"text\": \"\", \"body\": \"3\"}";
@@ -280,6 +280,7 @@ static void says_what_is_wrong(void **state)
         {"x.jsonl", "{\"text\":\"a\",\"v\":[]}\n", "v", "is not an array of numbers"},
         {"x.jsonl", "{\"text\":\"a\",\"v\":[1,\"b\"]}\n", "v", "is not an array of numbers"},
         {"x.jsonl", "{\"text\":\"a\",\"v\":[1e300]}\n", "v", "not finite"},
+        {"x.jsonl", "{\"text\":\"a\",\"v\":[NaN]}\n", "v", "not finite"},
         {"x.txt", "a", "v", "only .jsonl can have a column"},
         {"x.bin", "abc", NULL, "odd number of bytes"},
         {"x.bin", "\x88\xd8\x34\x01\1\0\0\0\0\0\0\0", NULL, "a file of llm.c"},
