@@ -7,9 +7,12 @@
 
 bool dataset_is_image(const char *name)
 {
+    static const char *const endings[] = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
     const char *dot = strrchr(name, '.');
-    return dot && (strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0 ||
-                   strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".webp") == 0);
+    for (size_t i = 0; dot && i < sizeof(endings) / sizeof(endings[0]); i++)
+        if (strcasecmp(dot, endings[i]) == 0)
+            return true;
+    return false;
 }
 
 size_t dataset_tar_stem(const char *name)

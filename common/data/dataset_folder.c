@@ -67,6 +67,21 @@ static bool is_folder(const char *dir, const char *name)
     return is;
 }
 
+/* Counts a file that is left out; captions and columns may be beside images. */
+static void note_other(struct dataset_left *left, const char *dir, const char *name)
+{
+    static const char *const beside[] = {".txt", ".json", ".jsonl", ".npy"};
+    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++)
+        if (str_ends(name, beside[i]))
+            return;
+    if (dataset_left_note(left, name))
+        return;
+    if (is_folder(dir, name))
+        left->folders++;
+    else
+        left->others++;
+}
+
 static int no_images(const char *dir, const struct dataset_left *left, struct err *err)
 {
     char *there = dataset_left_say(left);
@@ -92,8 +107,8 @@ static int add_class(struct dataset *ds, const char *dir, const char *name, stru
     for (size_t i = 0; rc == 0 && i < files.n; i++) {
         if (dataset_is_image(files.items[i]))
             rc = add_file(ds, files.items[i], cls, err);
-        else if (!dataset_left_note(&left, files.items[i]))
-            left.folders += !f->flat && is_folder(dir, files.items[i]);
+        else
+            note_other(&left, dir, files.items[i]);
     }
     if (rc == 0 && f->n == before)
         rc = no_images(dir, &left, err);

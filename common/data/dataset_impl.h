@@ -37,7 +37,7 @@ struct dataset_left {
     uint64_t folders;                   /* folders inside class folders */
     uint64_t beside;                    /* images beside class folders */
     uint64_t beside_tars;               /* folders beside tars */
-    uint64_t others;                    /* other files beside texts */
+    uint64_t others;                    /* other files in class folders, or beside texts */
 };
 
 struct dataset {
@@ -68,7 +68,7 @@ extern const struct dataset_source dataset_folder, dataset_tars, dataset_text;
 
 /* ---- images ---- */
 
-bool dataset_is_image(const char *name);   /* .jpg .jpeg .png .webp, in any case */
+bool dataset_is_image(const char *name);   /* .jpg .jpeg .jpe .jfif .png .webp, in any case */
 bool dataset_is_tar(const char *name);     /* .tar .tar.gz .tgz .tar.zst */
 size_t dataset_tar_stem(const char *name); /* bytes before that ending, or all */
 

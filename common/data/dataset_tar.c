@@ -1,5 +1,6 @@
 /* WebDataset tars: the members with one key make a sample. */
 #include <jansson.h>
+#include <strings.h>
 
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
@@ -121,9 +122,9 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
         g->too_large = bytes > DATASET_IMAGE_MAX;
         return g->too_large ? 0 : tar_read(t->tar, &g->image, err);
     }
-    bool json = strcmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
-    bool txt = ds->captions && strcmp(suffix, ".txt") == 0;
-    if (!json && !npy && !txt && strcmp(ext, ".cls") != 0) {
+    bool json = strcasecmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
+    bool txt = ds->captions && strcasecmp(suffix, ".txt") == 0;
+    if (!json && !npy && !txt && strcasecmp(ext, ".cls") != 0) {
         (void)dataset_left_note(&ds->left, ext);
         return 0;
     }

@@ -135,13 +135,17 @@ static void what_is_left_out_is_said(void **state)
     put(dir, "cat/b.gif", "x", 1);
     put(dir, "cat/a.bmp", "x", 1);
     put(dir, "cat/a.txt", "x", 1);
+    put(dir, "cat/a.TXT", "x", 1); /* which would not be read as captions */
+    put(dir, "cat/IMG_0001", jpg, sizeof(jpg));
+    put(dir, "cat/b.jfif", jpg, sizeof(jpg));
+    put(dir, "cat/c.JPE", jpg, sizeof(jpg));
     put(dir, "cat/small/a.png", png, sizeof(png));
     put(dir, "beside.png", png, sizeof(png));
     OK(images_open(dir, &ds, err));
-    assert_int_equal(dataset_samples(ds), 2);
+    assert_int_equal(dataset_samples(ds), 4);
     assert_string_equal(dataset_left_out(ds),
                         "2 .gif files, 1 .bmp file, 1 folder inside class folders, 1 image beside "
-                        "the class folders");
+                        "the class folders, 2 names of other kinds");
     dataset_close(ds);
     put(dir, "dog/small/a.png", png, sizeof(png));
     FAILS(images_open(dir, &ds, err), "has no images (.jpg .jpeg .png .webp) but 1 folder inside");

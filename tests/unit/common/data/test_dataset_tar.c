@@ -44,6 +44,19 @@ static void tars_are_read(void **state)
     scratch_free(dir);
 }
 
+static void endings_are_in_any_case(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "t.tar");
+    struct got got;
+    struct dataset_report r;
+    make_tar(dir, "t.tar", "a.JPG=PNG;a.CLS=cat;b.jfif=PNG;b.JSON={\"label\":\"dog\"}");
+    OK(cut(path, 1, 0, 0, &got, &r, err));
+    assert_true(r.samples == 2 && r.classes == 2);
+    dataset_report_release(&r);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void tars_with_text_classes_are_cut(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "t.tar"), members[4096] = "";
@@ -174,6 +187,7 @@ static void refuses_tars(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(endings_are_in_any_case),
         cmocka_unit_test(tars_are_read),
         cmocka_unit_test(tars_with_text_classes_are_cut),
         cmocka_unit_test(tars_of_others_are_read),
