@@ -288,6 +288,22 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     return rc;
 }
 
+/* Adds the lines as names; a blank one has its number in place of a name. */
+static int split_names(const char *text, struct file_names *out, struct err *err)
+{
+    size_t len = strlen(text);
+    int rc = 0;
+    while (len && strchr("\r\n", text[len - 1]))
+        len--;
+    for (const char *line = text, *end; rc == 0 && line < text + len; line = end) {
+        const size_t n = strcspn(line, "\r\n"), kept = n < CLASS_NAME_MAX ? n : CLASS_NAME_MAX - 1;
+        end = line + n + (strncmp(line + n, "\r\n", 2) == 0 ? 2 : 1);
+        rc = file_names_add(out, DATASET_CLASSES_MAX,
+                            n > 0 ? str_ndup(line, kept) : str_printf("%zu", out->n), err);
+    }
+    return rc;
+}
+
 /* Reads classes.txt beside the first tar, one name per line, if it is there. */
 static int read_class_names(const struct tars *t, struct file_names *out, struct err *err)
 {
@@ -295,15 +311,9 @@ static int read_class_names(const struct tars *t, struct file_names *out, struct
     char *path = str_printf("%.*sclasses.txt", slash ? (int)(slash - tar + 1) : 0, tar);
     struct buf text;
     int rc = 0;
-    if (file_exists(path)) {
-        rc = file_read(path, DATASET_JSON_MAX, &text, err);
-        const char *line = rc < 0 ? "" : buf_str(&text), *end;
-        for (line += str_starts(line, "\xef\xbb\xbf") ? 3 : 0; rc == 0 && *line; line = end) {
-            size_t n = strcspn(line, "\r\n");
-            end = line + n + strspn(line + n, "\r\n");
-            size_t kept = n < CLASS_NAME_MAX ? n : CLASS_NAME_MAX - 1;
-            rc = file_names_add(out, DATASET_CLASSES_MAX, str_ndup(line, kept), err);
-        }
+    if (file_exists(path) && (rc = file_read(path, DATASET_JSON_MAX, &text, err)) == 0) {
+        const char *names = buf_str(&text);
+        rc = split_names(names + (str_starts(names, "\xef\xbb\xbf") ? 3 : 0), out, err);
         buf_release(&text);
     }
     mem_free(path);

@@ -37,6 +37,14 @@ static void tars_are_read(void **state)
     assert_string_equal(dataset_class(ds, 0), "zero"); /* without the mark of some editors */
     assert_string_equal(dataset_class(ds, 1), "one");
     dataset_close(ds);
+    put(dir, "classes.txt", "zero\n\ntwo\r\n\r\nfour\n\n", 21);
+    OK(images_open(range, &ds, err));
+    assert_int_equal(dataset_classes(ds), 5);
+    assert_string_equal(dataset_class(ds, 1), "1"); /* not named: the others stay where they are */
+    assert_string_equal(dataset_class(ds, 2), "two");
+    assert_string_equal(dataset_class(ds, 3), "3");
+    assert_string_equal(dataset_class(ds, 4), "four");
+    dataset_close(ds);
     put(dir, "classes.txt", "zero\n", 5);
     FAILS(images_open(range, &ds, err), "classes.txt names 1 classes, but a sample has class 3");
     mem_free(range);
