@@ -15,6 +15,17 @@ bool dataset_is_image(const char *name)
     return false;
 }
 
+int dataset_add_class(struct dataset *ds, char *name, struct err *err)
+{
+    int rc = file_names_add(&ds->classes, DATASET_CLASSES_MAX, name, err);
+    return rc != -ERR_LIMIT
+               ? rc
+               : err_set(err, rc,
+                         "%s has more than %d classes, one for each folder of images or each text "
+                         "in KEY.cls: put several into one",
+                         ds->name, DATASET_CLASSES_MAX);
+}
+
 size_t dataset_tar_stem(const char *name)
 {
     static const char *const endings[] = {".tar", ".tar.gz", ".tgz", ".tar.zst"};

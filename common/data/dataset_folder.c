@@ -114,7 +114,7 @@ static int add_class(struct dataset *ds, const char *dir, const char *name, stru
         rc = no_images(dir, &left, err);
     dataset_left_add(&ds->left, &left);
     file_names_release(&files);
-    return rc < 0 ? rc : file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(name), err);
+    return rc < 0 ? rc : dataset_add_class(ds, str_dup(name), err);
 }
 
 static int no_dataset(const struct dataset *ds, const struct file_names *entries, struct err *err)

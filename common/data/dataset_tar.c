@@ -260,7 +260,7 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     struct tars *t = ds->own;
     if (!*g->label && ds->captions && (t->kind == CLASS_UNKNOWN || t->kind == CLASS_NONE)) {
         t->kind = CLASS_NONE;
-        return ds->classes.n ? 0 : file_names_add(&ds->classes, 1, str_dup(DATASET_ALL), err);
+        return ds->classes.n ? 0 : dataset_add_class(ds, str_dup(DATASET_ALL), err);
     }
     if (!*g->label)
         return err_set(err, -ERR_FORMAT,
@@ -282,7 +282,7 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     }
     if (find_class(ds, g) >= 0)
         return 0;
-    int rc = file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(g->label), err);
+    int rc = dataset_add_class(ds, str_dup(g->label), err);
     if (rc == 0)
         qsort(ds->classes.items, ds->classes.n, sizeof(*ds->classes.items), by_text);
     return rc;
@@ -315,6 +315,8 @@ static int read_class_names(const struct tars *t, struct file_names *out, struct
         const char *names = buf_str(&text);
         rc = split_names(names + (str_starts(names, "\xef\xbb\xbf") ? 3 : 0), out, err);
         buf_release(&text);
+        if (rc < 0)
+            (void)err_wrap(err, "%s, whose lines name the classes", path);
     }
     mem_free(path);
     return rc;

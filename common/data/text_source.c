@@ -54,6 +54,12 @@ struct text_source {
 
 /* ---- the files ---- */
 
+/* Bytes of the name before the ending of its packing. */
+static size_t unpacked(const char *name)
+{
+    return strlen(name) - (str_ends(name, ".zst") ? 4 : str_ends(name, ".gz") ? 3 : 0);
+}
+
 /* The format by the name, and the length of the name without these endings (may be NULL). */
 static enum format format_by(const char *name, size_t *ret_bare)
 {
@@ -61,8 +67,8 @@ static enum format format_by(const char *name, size_t *ret_bare)
         const char *ending;
         enum format format;
     } endings[] = {{".jsonl", FORMAT_JSONL}, {".txt", FORMAT_PLAIN}, {".bin", FORMAT_TOKENS}};
-    const size_t packed = str_ends(name, ".zst") ? 4 : str_ends(name, ".gz") ? 3 : 0;
-    char *bare = str_ndup(name, strlen(name) - packed);
+    char *bare = str_ndup(name, unpacked(name));
+    const bool packed = name[strlen(bare)] != '\0';
     enum format ret = FORMAT_NONE;
     for (size_t i = 0; i < 3 && ret == FORMAT_NONE; i++) {
         if (!str_ends(bare, endings[i].ending) || (packed && endings[i].format == FORMAT_TOKENS))
@@ -94,9 +100,15 @@ static int take_names(struct text_source *s, const char *path, bool folder, stru
                     : file_pattern(path, TEXT_FILES_MAX, &names, err);
     if (rc == -EINVAL)
         rc = err_set(err, -ENOENT, "there is no text at %s", path);
+    else if (rc == -ERR_LIMIT)
+        rc = err_set(err, rc,
+                     "%s has more than %d files: put many documents into one file, such as a "
+                     ".jsonl with one on each line",
+                     path, TEXT_FILES_MAX);
     if (rc < 0)
         return rc;
     s->files.items = mem_alloc_array(names.n ? names.n : 1, sizeof(char *));
+    const char *last = "";
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         enum format f = format_of(names.items[i]);
         s->left += f == FORMAT_NONE;
@@ -105,6 +117,11 @@ static int take_names(struct text_source *s, const char *path, bool folder, stru
         if (s->files.n && (f == FORMAT_TOKENS) != (s->format == FORMAT_TOKENS))
             rc = err_set(err, -ERR_FORMAT, "%s mixes token files (.bin) with text, such as %s",
                          path, names.items[i]);
+        if (rc == 0 && unpacked(last) == unpacked(names.items[i]) &&
+            strncmp(last, names.items[i], unpacked(last)) == 0)
+            rc = err_set(err, -ERR_FORMAT, "%s: %s and %s are one text in two packings: remove one",
+                         path, last, names.items[i]);
+        last = names.items[i];
         s->format = f;
         s->files.items[s->files.n++] =
             folder ? file_join(path, names.items[i]) : str_dup(names.items[i]);

@@ -152,6 +152,19 @@ static void what_is_left_out_is_said(void **state)
     scratch_free(dir);
 }
 
+static void too_many_classes(void **state)
+{
+    char *dir = scratch_new();
+    struct dataset *ds;
+    for (int i = 0; i <= DATASET_CLASSES_MAX; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%04d/a.png", i);
+        put(dir, name, png, sizeof(png));
+    }
+    FAILS(images_open(dir, &ds, err), "has more than 4096 classes, one for each folder of images");
+    scratch_free(dir);
+}
+
 static void refuses_folders(void **state)
 {
     char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
@@ -190,9 +203,13 @@ static void refuses_folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folder_is_cut),         cmocka_unit_test(what_is_no_file_is_a_bad_image),
-        cmocka_unit_test(too_large_and_empty),   cmocka_unit_test(what_is_left_out_is_said),
-        cmocka_unit_test(refuses_folders),       cmocka_unit_test(a_class_of_bad_files),
+        cmocka_unit_test(too_many_classes),
+        cmocka_unit_test(folder_is_cut),
+        cmocka_unit_test(what_is_no_file_is_a_bad_image),
+        cmocka_unit_test(too_large_and_empty),
+        cmocka_unit_test(what_is_left_out_is_said),
+        cmocka_unit_test(refuses_folders),
+        cmocka_unit_test(a_class_of_bad_files),
         cmocka_unit_test(long_names_stay_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -404,6 +404,24 @@ static void reads_npy(void **state)
     feature_release(&f);
 }
 
+/* It would be learned twice. */
+static void a_text_in_two_packings(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = {
+        {"a.jsonl", "a.jsonl.gz"}, {"a.txt", "a.txt.zst"}, {"a.txt.gz", "a.txt.zst"}};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        char *dir = scratch_new();
+        struct text_source *s;
+        put(dir, names[i][0], "x", 1);
+        put(dir, names[i][1], "x", 1);
+        put(dir, "a.b.txt", "x", 1);
+        FAILS(text_source_open(&(struct text_source_options){.path = dir}, &s, err),
+              "are one text in two packings: remove one");
+        scratch_free(dir);
+    }
+}
+
 /* Ids of numpy's uint32, or int64, would be trained on as noise. */
 static void wider_ids(void **state)
 {
@@ -434,6 +452,7 @@ static void wider_ids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_text_in_two_packings),
         cmocka_unit_test(wider_ids),
         cmocka_unit_test(reads_every_kind_of_text),
         cmocka_unit_test(names_tell_files_apart),
