@@ -455,6 +455,7 @@ static const char *const llama_keys[] = {
 };
 static const char *const dit_keys[] = {
     "encoders",
+    "router",
     "upscaler",
     "sample.prompts",
     "data.image_size",
@@ -471,14 +472,15 @@ static const char *const dit_keys[] = {
     "sample.guidance",
     "sample.columns",
     "sample.strategy",
+    "sample.top",
+    "sample.nucleus",
+    "sample.threshold",
     "sample.remote",
     NULL,
 };
 
 /* Keys for things that a trainer decides itself. */
 static const char *const external_without[] = {
-    "encoders",
-    "router",
     "model.preset",
     "model.dim",
     "model.depth",

@@ -551,8 +551,9 @@ int job_tokens(const struct job_spec *spec)
 
 /* Keys only for mixtures.  The sections `router` and `partition` are not among them: a file with
  * either may be run with each recipe in turn. */
-static const char *const mixture_keys[] = {"sample.strategy", "sample.remote",
-                                           "recipe.divide_batch"};
+static const char *const mixture_keys[] = {"sample.strategy", "sample.top",
+                                           "sample.nucleus",  "sample.threshold",
+                                           "sample.remote",   "recipe.divide_batch"};
 
 static bool is_among(const char *key, const char *const *keys)
 {
@@ -604,6 +605,21 @@ static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, s
     return 0;
 }
 
+static int check_encoder_keys(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    static const char *const text[] = {"encoders.tokens", "encoders.layer"};
+    for (size_t i = 0; i < sizeof(text) / sizeof(*text) && !job_has_captions(s); i++)
+        if (conf_find(doc, text[i]))
+            return conf_error(doc, text[i], err,
+                              "goes only with a text encoder (encoders.text or path): it would do "
+                              "nothing; leave it out");
+    const int run = s->encoders.run;
+    if (run != JOB_ENCODE_WORKER && run != JOB_ENCODE_AUTO && conf_find(doc, "encoders.cache"))
+        return conf_error(doc, "encoders.cache", err,
+                          "is for encoders.run worker: it would do nothing; leave it out");
+    return 0;
+}
+
 static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     int rc = check_families(doc, s, err);
@@ -611,6 +627,8 @@ static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, str
         rc = check_schedule(doc, s, err);
     if (rc == 0)
         rc = check_mixture(doc, s, err);
+    if (rc == 0)
+        rc = check_encoder_keys(doc, s, err);
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.quorum"))
         rc = conf_error(doc, "outer.quorum", err,
                         "is for rounds, which outer.async has not; leave it out");

@@ -291,7 +291,7 @@ static void test_external(void **state)
         {"kind: none", "trainer: {command: ./t, env: [SKERRY_X=1]}\n", "are the worker's"},
         {"kind: none", "trainer: {command: ./t, levels: [' ']}\n", "an empty pattern"},
         {"kind: none", TRAINER "eval: {every: 1}\n", "there is nothing to evaluate on"},
-        {"kind: none", TRAINER "router: {dim: 8}\n", "router would do nothing"},
+        {"kind: none", TRAINER "router: {dim: 8}\n", "router goes only with images"},
         {"kind: images, path: x, image_size: 8", TRAINER, "data.image_size goes only with images"},
         {"kind: texts, path: x", TRAINER "partition: {features: pixels}\n", "texts do not have"},
     };
