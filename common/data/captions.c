@@ -1,5 +1,7 @@
 #include "common/data/captions.h"
 
+#include "common/data/unicode.h"
+
 static bool is_control(char c)
 {
     return (unsigned char)c < 0x20 || c == 0x7f;
@@ -58,7 +60,7 @@ int captions_add(struct buf *out, const char *text, size_t len, bool *ret_cut)
 
 int captions_add_lines(struct buf *out, const char *text, size_t len, bool *ret_cut)
 {
-    size_t at = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    size_t at = unicode_mark(text, len);
     int rc = str_is_utf8(text, len) ? 0 : -ERR_FORMAT;
     while (rc == 0 && at < len) {
         const char *line = text + at, *stop = memchr(line, '\n', len - at);

@@ -3,6 +3,7 @@
 
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
+#include "common/data/unicode.h"
 
 #define METADATA_MAX (4ull << 30) /* bytes of the file: as many lines as a folder has files */
 
@@ -91,7 +92,7 @@ int dataset_metadata_parse(struct dataset_metadata *m, const void *data, size_t 
 {
     struct dataset_captions c;
     const char *text = data;
-    size_t at = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* a byte order mark */
+    size_t at = unicode_mark(text, len);
     int rc = 0;
     dataset_captions_init(&c);
     for (size_t number = 1; rc == 0 && at < len; number++) {

@@ -5,6 +5,7 @@
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 #include "common/data/tar.h"
+#include "common/data/unicode.h"
 
 #define TARS_MAX 65536
 #define CLASS_NAME_MAX 256
@@ -313,7 +314,7 @@ static int read_class_names(const struct tars *t, struct file_names *out, struct
     int rc = 0;
     if (file_exists(path) && (rc = file_read(path, DATASET_JSON_MAX, &text, err)) == 0) {
         const char *names = buf_str(&text);
-        rc = split_names(names + (str_starts(names, "\xef\xbb\xbf") ? 3 : 0), out, err);
+        rc = split_names(names + unicode_mark(names, text.len), out, err);
         buf_release(&text);
         if (rc < 0)
             (void)err_wrap(err, "%s, whose lines name the classes", path);

@@ -9,6 +9,7 @@
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/data/feature.h"
+#include "common/data/unicode.h"
 
 #define BLOCK_BYTES (64 * 1024)
 #define WINDOW_IDS (32 * 1024) /* ids of a token file that are read at once */
@@ -298,8 +299,7 @@ static int read_more(struct text_source *s, struct err *err)
  * encodings by theirs. */
 static int skip_mark(struct text_source *s, struct err *err)
 {
-    static const uint8_t utf8[] = {0xef, 0xbb, 0xbf};
-    while (s->data.len < sizeof(utf8) && !s->ended) {
+    while (s->data.len < 3 && !s->ended) {
         int rc = read_more(s, err);
         if (rc < 0)
             return rc;
@@ -310,8 +310,7 @@ static int skip_mark(struct text_source *s, struct err *err)
                        "%s is UTF-16 by its first bytes, expected UTF-8: convert it with "
                        "`iconv -f UTF-16 -t UTF-8`",
                        file_name(s));
-    if (s->data.len >= sizeof(utf8) && memcmp(p, utf8, sizeof(utf8)) == 0)
-        s->used = sizeof(utf8);
+    s->used = unicode_mark(buf_str(&s->data), s->data.len);
     return 0;
 }
 

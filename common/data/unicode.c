@@ -23,6 +23,11 @@ static bool is_in(const struct range *table, size_t n, uint32_t c)
     return false;
 }
 
+size_t unicode_mark(const char *text, size_t len)
+{
+    return len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 uint32_t unicode_decode(const uint8_t *p, size_t len, size_t *ret_len)
 {
     size_t need = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;

@@ -9,6 +9,9 @@
 
 #define UNICODE_NONE UINT32_MAX /* not a character: a byte that is not UTF-8 */
 
+/* Bytes of the byte order mark that some editors put before UTF-8: 3, or 0 if there is none. */
+size_t unicode_mark(const char *text, size_t len);
+
 /* The first character of the text (len > 0) and its bytes, 1 to 4. */
 uint32_t unicode_decode(const uint8_t *text, size_t len, size_t *ret_len);
 

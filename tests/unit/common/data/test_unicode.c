@@ -99,12 +99,21 @@ static void finds_clusters(void **state)
                          cases[i].len);
 }
 
+static void finds_marks(void **state)
+{
+    (void)state;
+    assert_int_equal(unicode_mark("\xef\xbb\xbf\xef\xbb\xbf", 6), 3);
+    assert_int_equal(unicode_mark("\xef\xbb\xbf", 2), 0);
+    assert_int_equal(unicode_mark("abc", 3), 0);
+    assert_int_equal(unicode_mark(NULL, 0), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_strictly), cmocka_unit_test(knows_classes),
         cmocka_unit_test(composes),         cmocka_unit_test(makes_small),
-        cmocka_unit_test(finds_clusters),
+        cmocka_unit_test(finds_clusters),   cmocka_unit_test(finds_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
