@@ -54,7 +54,8 @@ static bool anything_to_do(const struct coordinator *co)
 int coordinator_owns(struct coordinator *co, struct err *err)
 {
     char why[512];
-    return co->ship && ship_is_lost(co->ship, why) ? err_set(err, -ERR_STALE, "%s", why) : 0;
+    struct ship *s = co->ship ? co->ship : co->watch;
+    return s && ship_is_lost(s, why) ? err_set(err, -ERR_STALE, "%s", why) : 0;
 }
 
 static void on_tick(void *arg)
@@ -176,14 +177,23 @@ static bool is_shipped(const struct coordinator *co)
     return co->store && store_noted(co->store, &n, NULL) == 0 && n.seq > 0;
 }
 
+/* The blobs are shared with whoever goes on with the state in the store, and a sweep deletes those
+ * that our database does not name. */
+static int watch_ship(struct coordinator *co, struct err *err)
+{
+    int rc = ship_open(&co->opt, &co->watch, err);
+    if (rc == 0)
+        rc = ship_watch(co->watch, co->store, err);
+    if (rc == 0)
+        log_warn("ship", "without --store-state the state in the store is not updated: a "
+                         "--restore from there, or a standby, would lose everything from now on");
+    return rc;
+}
+
 static int open_ship(struct coordinator *co, struct err *err)
 {
-    if (!co->opt.store_state) {
-        if (is_shipped(co))
-            log_warn("ship", "without --store-state the state in the store is not updated: a "
-                             "--restore from there would lose everything from now on");
-        return ship_pause(co->store, err);
-    }
+    if (!co->opt.store_state)
+        return is_shipped(co) ? watch_ship(co, err) : 0;
     int rc = ship_open(&co->opt, &co->ship, err);
     if (rc == 0)
         rc = ship_own(co->ship, co->store, err);
@@ -521,6 +531,7 @@ void coordinator_close(struct coordinator *co)
         co->blobs->ops->close(co->blobs);
     store_close(co->store);
     ship_close(co->ship);
+    ship_close(co->watch);
     while (co->turn_scheduled) /* it still points here */
         loop_turn(co->loop, false);
     loop_timer_free(co->tick);

@@ -459,6 +459,23 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
     return 0;
 }
 
+int ship_watch(struct ship *s, struct store *store, struct err *err)
+{
+    struct store_noted n;
+    int rc = store_noted(store, &n, err);
+    if (rc == 0)
+        rc = find_place(s, store, &n, err);
+    if (rc == -ERR_CONFIG) /* the log was removed, and nobody has gone on with it */
+        rc = 0;
+    s->seq = n.seq; /* an entry of that number may still come late, and is ours */
+    if (rc == 0)
+        rc = ship_pause(store, err);
+    if (rc < 0)
+        return rc;
+    s->started = pthread_create(&s->thread, NULL, run, s) == 0;
+    return s->started ? 0 : err_set(err, -EAGAIN, "cannot start a thread for the state's log");
+}
+
 /* ---- the whole ---- */
 
 static int open_clients(struct ship *s, const struct coordinator_options *o, struct err *err)
@@ -483,7 +500,7 @@ int ship_open(const struct coordinator_options *o, struct ship **ret, struct err
     int rc = open_clients(s, o, err);
     s3_log_init(&s->log, &s3_log_of_client, s->entries, s->prefix);
     s3_log_init(&s->look, &s3_log_of_client, s->bulk, s->prefix);
-    if (rc == 0)
+    if (rc == 0 && o->store_state)
         rc = s3_log_probe(&s->look, err);
     if (rc < 0) {
         ship_close(s);

@@ -3,6 +3,7 @@
  *   ship_open()     checks that the store can be reached and has conditional writes
  *   ship_own()      sends a snapshot of the database, the keys, and an entry: the log is ours
  *   ship_away()     for store_send_away(): each commit becomes an entry (writer thread)
+ *   ship_watch()    instead of these two: the log stays as it is, and is read
  *   ship_is_lost()  another coordinator wrote the entry that was to be ours: stop, answer nobody
  *
  * One thread sends snapshots, removes the entries that they replace, and checks every two seconds
@@ -26,7 +27,8 @@ void ship_who(char ret[SHIP_WHO_MAX]);
 /* The key of its sign of life, below the state's prefix; mem_free it. */
 char *ship_sign_key(const char *prefix);
 
-/* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes, or takes two at once.
+/* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes, or takes two at once;
+ * this is tried only with store_state.
  * -ERR_CONFIG: the options name no store. */
 int ship_open(const struct coordinator_options *o, struct ship **ret, struct err *err);
 /* Waits for transfers under way. */
@@ -36,6 +38,10 @@ void ship_close(struct ship *s); /* accepts NULL */
  * never acknowledged, and takes the log over.  -ERR_STALE: the log is another coordinator's, or
  * further.  Blocks. */
 int ship_own(struct ship *s, struct store *store, struct err *err);
+
+/* For a coordinator without --store-state whose database was shipped before: checks the same, and
+ * pauses.  From here on ship_is_lost() says whether another coordinator goes on with the state. */
+int ship_watch(struct ship *s, struct store *store, struct err *err);
 
 /* Notes in the database, if it was ever shipped, that commits follow which the log does not get. */
 int ship_pause(struct store *store, struct err *err);

@@ -52,9 +52,9 @@ def restore(machine, store, prefix):
                           capture_output=True, text=True, timeout=60)
 
 
-def refused(machine, store, prefix):
+def refused(machine, store, prefix, flag=("--store-state",)):
     return subprocess.run([f"{BIN}/coordinatord", "--data-dir", machine.data, "--listen", "127.0.0.1", "--rpc-port", "0", "--http-port", "0",
-                           *store.flags(prefix), "--store-state"], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=60)
+                           *store.flags(prefix), *flag], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=60)
 
 
 def go_on(machine, old, store, prefix):
@@ -155,6 +155,18 @@ def test_an_idle_one_finds_out(machines, store):
     start(first, store, "idle")
     assert restore(second, store, "idle").returncode == 0
     assert first.processes["coordinatord"].wait(20) == STALE
+
+
+def test_one_without_the_flag_finds_out(machines, store):
+    """A coordinator that no longer ships its state ends when another goes on with it, which has the same blobs, and does not start again."""
+    first, second, _ = machines
+    start(first, store, "dropped")
+    first.kill("coordinatord", signal.SIGTERM)
+    first.coordinator(*store.flags("dropped"), env=KEY)
+    go_on(second, first, store, "dropped")
+    assert first.processes["coordinatord"].wait(20) == STALE
+    again = refused(first, store, "dropped", flag=())
+    assert again.returncode == STALE and "another coordinator has gone on with this state" in again.stderr, again.stderr
 
 
 def test_a_store_that_is_out_of_reach(machines, store):

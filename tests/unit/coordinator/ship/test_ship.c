@@ -270,6 +270,60 @@ static void a_store_that_went_back(void **state)
     assert_non_null(strstr(r->err.msg, "is newer than the state in the store"));
 }
 
+/* A start without --store-state. */
+static int watch(struct rig *r)
+{
+    char *path = in_dir(r, "coordinator.db");
+    r->o.store_state = false;
+    if (store_open(path, r->schema, &r->store, &r->err) < 0 ||
+        ship_open(&r->o, &r->ship, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    mem_free(path);
+    return ship_watch(r->ship, r->store, &r->err);
+}
+
+/* Without --store-state the log is looked at all the same, at each start and then every two
+ * seconds, since another coordinator would share the blobs. */
+static void without_the_flag(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator_options elsewhere = r->o;
+    struct restore_result result;
+    char why[512], *dir = in_dir(r, "elsewhere");
+    elsewhere.data_dir = dir;
+    assert_int_equal(own(r), 0);
+    leave(r);
+    for (int starts = 0; starts < 2; starts++) {
+        if (watch(r) < 0)
+            fail_msg("%s", r->err.msg);
+        leave(r);
+    }
+    assert_int_equal(watch(r), 0);
+    assert_false(ship_is_lost(r->ship, why));
+    if (restore_state(&elsewhere, &result, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    const uint64_t until = clock_now_ms() + 20000;
+    while (!ship_is_lost(r->ship, why) && clock_now_ms() < until)
+        (void)poll(NULL, 0, 10);
+    assert_true(ship_is_lost(r->ship, why));
+    leave(r);
+    assert_int_equal(watch(r), -ERR_STALE);
+    assert_non_null(strstr(r->err.msg, "another coordinator has gone on with this state"));
+    mem_free(dir);
+}
+
+/* Whoever has dropped the flag may remove the state from the bucket. */
+static void without_the_flag_and_the_state(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(own(r), 0);
+    leave(r);
+    for (size_t i = 0; i < FAKE_OBJECTS; i++)
+        fake_drop(&r->f.objects[i]);
+    if (watch(r) < 0)
+        fail_msg("%s", r->err.msg);
+}
+
 /* Two coordinators could own a state there. */
 static void a_store_that_takes_two_at_once(void **state)
 {
@@ -292,6 +346,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
         cmocka_unit_test_setup_teardown(a_store_that_went_back, begin, end),
+        cmocka_unit_test_setup_teardown(without_the_flag, begin, end),
+        cmocka_unit_test_setup_teardown(without_the_flag_and_the_state, begin, end),
         cmocka_unit_test_setup_teardown(a_store_that_takes_two_at_once, begin, end),
     };
     return cmocka_run_group_tests_name("ship", tests, NULL, NULL);
