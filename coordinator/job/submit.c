@@ -330,19 +330,37 @@ static bool is_teacher(const struct state *s, const struct job *j)
     return false;
 }
 
-/* Makes room by dropping the oldest ended job. */
-static void make_room(struct coordinator *co, uint64_t but)
+/* Has it ended without a model, and does nobody go on with it? */
+static bool may_go(const struct state *s, const struct job *j)
 {
-    for (size_t i = 0; co->state.n_jobs >= JOBS_MAX && i < co->state.n_jobs; i++) {
+    if (!job_is_ended(j) || j->unread || is_teacher(s, j))
+        return false;
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].n_versions > 0)
+            return false;
+    return true;
+}
+
+/* Drops the oldest such job if there is one too many. */
+static int make_room(struct coordinator *co, struct err *err)
+{
+    for (size_t i = 0; co->state.n_jobs > JOBS_MAX; i++) {
+        if (i == co->state.n_jobs)
+            return err_set(err, -ERR_LIMIT,
+                           "all %d places for jobs are taken, and each has a model, runs or waits: "
+                           "submit it to another coordinator, with a data dir of its own",
+                           JOBS_MAX);
         struct job *j = co->state.jobs[i];
-        if (!job_is_ended(j) || j->id == but || is_teacher(&co->state, j))
+        if (!may_go(&co->state, j))
             continue;
         for (size_t t = co->state.n_tasks; t-- > 0;)
             if (co->state.tasks[t]->job_id == j->id)
                 state_drop_task(&co->state, co->state.tasks[t]);
+        core_say(co, 0, 0, "job %llu (%s), which ended without a model, made room for another",
+                 (unsigned long long)j->id, j->spec.name);
         state_drop_job(&co->state, j);
-        return;
     }
+    return 0;
 }
 
 static size_t active_jobs(const struct state *s)
@@ -384,8 +402,6 @@ static int make_job(struct coordinator *co, const struct submit *s, struct job_s
         rc = check_teacher(co, spec, s, err);
     if (rc == 0)
         rc = job_keep_defaults(s->spec, spec, &yaml, err);
-    if (rc == 0)
-        make_room(co, (uint64_t)spec->recipe.teacher);
     struct job *j = rc == 0 ? state_add_job(&co->state, 0) : NULL;
     if (j == NULL) {
         mem_free(yaml);
@@ -427,7 +443,9 @@ int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
     uint64_t next_job = co->state.next_job, next_module = co->state.next_module;
     if ((rc = make_job(co, s, &spec, &j, err)) < 0)
         return rc;
-    if (j->n_shards > 0 && (rc = shards_check(j, err)) < 0) {
+    if (j->n_shards > 0)
+        rc = shards_check(j, err);
+    if (rc < 0 || (rc = make_room(co, err)) < 0) {
         state_drop_job(&co->state, j);
         co->state.next_job = next_job;
         co->state.next_module = next_module;

@@ -40,7 +40,9 @@ struct submit {
     uint64_t holder;                   /* who submits it (access.h); 0: unknown */
 };
 
-/* 0 and the job's id: the job is complete in memory, and its rows are queued. */
+/* At JOBS_MAX the oldest ended job without a model makes room, which an event says; where each has
+ * one or is active, -ERR_LIMIT: no model is removed for another job.
+ * 0 and the job's id: the job is complete in memory, and its rows are queued. */
 int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id, struct err *err);
 
 #endif

@@ -135,7 +135,7 @@ struct worker *state_add_worker(struct state *s, uint64_t id)
 
 struct job *state_add_job(struct state *s, uint64_t id)
 {
-    if (s->n_jobs >= JOBS_MAX)
+    if (s->n_jobs > JOBS_MAX)
         return NULL;
     s->jobs = grow(s->jobs, s->n_jobs, &s->cap_jobs);
     struct job *j = mem_alloc(sizeof(*j));

@@ -24,7 +24,7 @@
 
 #define WORKERS_MAX 10240
 #define WORKERS_KNOWN_MAX 16384 /* with those that left; the longest gone are forgotten */
-#define JOBS_MAX 1024
+#define JOBS_MAX 1024           /* and one more while its submission is checked */
 #define JOBS_ACTIVE_MAX 64
 #define TASKS_OPEN_MAX 16384
 #define TASKS_ENDED_MAX 256 /* kept per job, beside the open ones */

@@ -238,6 +238,33 @@ static void test_active(void **state)
     r->co->store_ok = true;
 }
 
+/* The places for jobs are used up: an ended job without a model makes room, but for a job that is
+ * taken only, and no model goes. */
+static void test_places(void **state)
+{
+    struct rig *r = *state;
+    struct given g, experts_too_many;
+    give(r, images, &g);
+    give(r, IMAGES "recipe: {name: ddm, experts: 64}\n", &experts_too_many);
+    while (r->co->state.n_jobs < JOBS_MAX) {
+        struct job *j = taken(r, &g);
+        job_edit_module(j, &j->modules[0])->n_versions = 1;
+        j->state = JOB_DONE;
+    }
+    struct job *oldest = r->co->state.jobs[0], *second = r->co->state.jobs[1];
+    const uint64_t id = second->id;
+    job_edit_module(oldest, &oldest->modules[0])->n_versions = 0;
+    oldest->unread = true; /* its rows stay for the release that wrote them */
+    refused(r, &g, "1024 places for jobs are taken, and each has a model, runs or waits");
+    job_edit_module(second, &second->modules[0])->n_versions = 0;
+    refused(r, &experts_too_many, "");
+    assert_ptr_equal(state_job(&r->co->state, id), second);
+    (void)taken(r, &g);
+    assert_null(state_job(&r->co->state, id));
+    assert_int_equal(r->co->state.n_jobs, JOBS_MAX);
+    assert_ptr_equal(r->co->state.jobs[0], oldest);
+}
+
 #define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
 int main(void)
@@ -245,7 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LIVE(test_taken),  LIVE(test_shards),  LIVE(test_texts),
         LIVE(test_files),  LIVE(test_teacher), LIVE(test_teacher_on_latents),
-        LIVE(test_active),
+        LIVE(test_active), LIVE(test_places),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -171,7 +171,7 @@ static void test_limits(void **state)
     for (size_t i = 0; i < WORKERS_KNOWN_MAX; i++)
         assert_non_null(state_add_worker(s, 0));
     assert_null(state_add_worker(s, 0));
-    for (size_t i = 0; i < JOBS_MAX; i++)
+    for (size_t i = 0; i < JOBS_MAX + 1; i++)
         assert_non_null(state_add_job(s, 0));
     assert_null(state_add_job(s, 0));
     for (size_t i = 0; i < TASKS_OPEN_MAX; i++)
