@@ -4,13 +4,15 @@
 #include <time.h>
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
 #define TIDY_EACH_MS 60000u
-#define GIVEN_UP_S 900 /* an upload without writes for so long is given up */
+#define SPARE_BYTES (64ull << 20) /* left on the disk, for the database beside the cache */
+#define GIVEN_UP_S 900            /* an upload without writes for so long is given up */
 
 struct writer {
     struct blob_writer base; /* first */
@@ -108,6 +110,7 @@ void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (e->cached) {
         (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* the next start finds leftovers */
+        s->hidden_bytes += e->size;
         tidy_soon(s, 0);
     }
     e->cached = false;
@@ -167,17 +170,28 @@ static void drop_given_up(struct blob_s3 *s)
     tidy_soon(s, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S);
 }
 
-static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
+/* Bytes free on the disk once what is hidden is gone. */
+static uint64_t disk_room(const struct blob_s3 *s)
 {
+    uint64_t room = 0;
+    return file_disk_free(s->cache_dir, &room, NULL) < 0 ? UINT64_MAX : room + s->hidden_bytes;
+}
+
+/* Evicts what it can for the cache's bound and the disk's; the disk refuses for itself. */
+static int make_room(struct blob_s3 *s, uint64_t need, uint64_t disk_need, struct err *err)
+{
+    uint64_t room = disk_room(s);
     struct list *l = s->used.next;
-    while (l != &s->used && s->cache->used_bytes + need > s->cache_max) {
+    while (l != &s->used &&
+           (s->cache->used_bytes + need > s->cache_max || room < disk_need + SPARE_BYTES)) {
         struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
         l = l->next;
         if (e->pins > 0 || e->busy || e->fetching || is_to_be_sent(e))
             continue;
+        room = room < UINT64_MAX - e->size ? room + e->size : UINT64_MAX;
         blob_s3_uncache(s, e); /* it no longer counts, and another thread frees its bytes */
     }
-    if (s->cache->used_bytes + need > s->cache_max)
+    if (s->cache->used_bytes + need > s->cache_max || room < disk_need + SPARE_BYTES)
         drop_given_up(s);
     if (s->cache->used_bytes + need <= s->cache_max)
         return 0;
@@ -187,10 +201,10 @@ static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
                    (unsigned long long)s->cache_max);
 }
 
-static int make_room_locking(struct blob_s3 *s, uint64_t need, struct err *err)
+static int make_room_locking(struct blob_s3 *s, uint64_t need, uint64_t disk_need, struct err *err)
 {
     lock(s);
-    const int rc = make_room(s, need, err);
+    const int rc = make_room(s, need, disk_need, err);
     unlock(s);
     return rc;
 }
@@ -324,11 +338,13 @@ static void wait_for_work(struct blob_s3 *s)
 static void tidy_now(struct blob_s3 *s)
 {
     const int64_t before_s = s->tidy_before_s;
+    const uint64_t hidden = s->hidden_bytes;
     s->to_tidy = false;
     s->tidy_before_s = 0;
     unlock(s);
     (void)s->cache->ops->tidy(s->cache, before_s, NULL); /* or the next time */
     lock(s);
+    s->hidden_bytes -= hidden < s->hidden_bytes ? hidden : s->hidden_bytes; /* two tidied at once */
 }
 
 static void *run(void *arg)
@@ -659,15 +675,21 @@ static struct writer *writer_of(struct blob_writer *w)
     return (struct writer *)(void *)w;
 }
 
+static bool is_freeing(struct blob_s3 *s)
+{
+    lock(s);
+    const bool is = s->hidden_bytes > 0;
+    unlock(s);
+    return is;
+}
+
 static int writer_write(struct blob_writer *base, const void *data, size_t len, struct err *err)
 {
     struct writer *w = writer_of(base);
     int rc = w->to->ops->write(w->to, data, len, err);
-    if (rc == -ENOSPC && w->s->cache->used_bytes + len > w->s->cache_max) {
-        rc = make_room_locking(w->s, len, err);
-        if (rc == 0)
-            rc = w->to->ops->write(w->to, data, len, err);
-    }
+    if (rc == -ENOSPC && (rc = make_room_locking(w->s, len, len, err)) == 0 &&
+        (rc = w->to->ops->write(w->to, data, len, err)) == -ENOSPC && is_freeing(w->s))
+        rc = err_set(err, -EAGAIN, "the disk of the store's cache is full, and room is being made");
     base->size = w->to->size;
     return rc;
 }
@@ -708,7 +730,7 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
     if (e && e->entering)
         rc = err_set(err, -EBUSY, "the blob is on its way to the store");
     else
-        rc = make_room(s, max_bytes, err);
+        rc = make_room(s, max_bytes, max_bytes, err);
     unlock(s);
     if (rc == 0)
         rc = s->cache->ops->put(s->cache, expect, max_bytes, &to, err);
@@ -726,7 +748,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
     struct blob_s3 *s = store_of(base);
     int rc = blob_s3_check_quota(s, size, err);
     if (rc == 0)
-        rc = make_room_locking(s, size, err);
+        rc = make_room_locking(s, size, 0, err); /* the file is on the disk already */
     if (rc == 0)
         rc = s->cache->ops->adopt(s->cache, path, id, size, err);
     if (rc == 0)
@@ -800,6 +822,7 @@ static void s3_shut(struct blobstore *base)
     promises_release(&s->promises);
     mem_free(s->prefix);
     mem_free(s->beside);
+    mem_free(s->cache_dir);
     mem_free(s);
 }
 

@@ -10,8 +10,9 @@
  * `local` (on a thread); `get` returns -EAGAIN until then.
  *
  * The directory is bounded: blobs that the store has and nobody holds by `local` make room, the
- * longest unused first; those not yet in the store stay.  If nothing can make room, put, adopt and
- * local fail with -EAGAIN and a sentence.
+ * longest unused first; those not yet in the store stay.  They also go while the disk has less than
+ * 64 MiB beside what is to be written.  If nothing can make room, put, adopt and local fail with
+ * -EAGAIN and a sentence, and write with -ENOSPC where it is the disk that is full.
  *
  * All names are kept in memory.  They are listed once, at the start, and then count as touched now.
  * Two clusters must not share a prefix. */

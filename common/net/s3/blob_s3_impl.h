@@ -35,6 +35,7 @@ struct blob_s3 {
     struct blobstore *cache;
     char *prefix; /* of blobs' keys: "PREFIX/blobs/" */
     char *beside; /* "PREFIX/" */
+    char *cache_dir;
     /* Makes a blob that the directory has exist for callers (blob_s3_through.c); NULL: at once. */
     int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err);
     uint64_t quota, cache_max;
@@ -50,7 +51,8 @@ struct blob_s3 {
     uint64_t paused_until_ms;
     bool to_tidy; /* a thread shall tidy, with tidy_before_s */
     int64_t tidy_before_s;
-    uint64_t tidied_ms; /* when abandoned uploads were last looked for; 0: not yet */
+    uint64_t hidden_bytes; /* gone from the cache, but perhaps not yet from the disk */
+    uint64_t tidied_ms;    /* when abandoned uploads were last looked for; 0: not yet */
     struct promises promises;
 };
 

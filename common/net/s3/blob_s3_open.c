@@ -109,6 +109,7 @@ int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct
     struct blob_s3 *s = blob_s3_new();
     s->quota = o->quota_bytes;
     s->cache_max = o->cache_bytes;
+    s->cache_dir = str_dup(o->cache_dir);
     if (o->through)
         blob_s3_through(s);
     int rc = set_lead(s, o, err);

@@ -2,6 +2,16 @@
  * blob is gone or only out of reach. */
 #include "tests/unit/common/net/s3/blob_s3_rig.h"
 
+#include <sys/statvfs.h>
+
+static _Atomic uint64_t disk_free = 1ull << 32;
+
+int statvfs(const char *path, struct statvfs *ret)
+{
+    *ret = (struct statvfs){.f_bsize = 1, .f_frsize = 1, .f_bavail = disk_free};
+    return 0;
+}
+
 static int count(void *arg, const struct blob_id *id, const struct blob_stat *st)
 {
     assert_int_equal(st->size, LEN);
@@ -222,6 +232,21 @@ static void test_cache(void **state)
     let_go(r, &c);
     assert_int_equal(r->s->ops->tidy(r->s, 0, &r->err), 0);
     assert_int_equal(health(r).cache_bytes, LEN);
+}
+
+/* A disk that is smaller than the cache may become: the longest unused makes room there, too. */
+static void test_small_disk(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = put_and_send(r, 1);
+    disk_free = (64ull << 20) + LEN / 2;
+    const struct blob_id b = put_and_send(r, 2);
+    assert_true(is_far(r, &a));
+    disk_free = (64ull << 20) + LEN;
+    assert_int_equal(local(r, &a, true), 0); /* it has just the room */
+    assert_false(is_far(r, &b));
+    let_go(r, &a);
+    disk_free = 1ull << 32;
 }
 
 static struct blob_id far_blob(struct rig *r)
@@ -606,6 +631,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_down, begin, end),
         cmocka_unit_test_setup_teardown(test_outlives_us, begin, end),
         cmocka_unit_test_setup_teardown(test_cache, begin, end),
+        cmocka_unit_test_setup_teardown(test_small_disk, begin, end),
         cmocka_unit_test_setup_teardown(test_read, begin, end),
         cmocka_unit_test_setup_teardown(test_out_of_reach, begin, end),
         cmocka_unit_test_setup_teardown(test_damaged, begin, end),
