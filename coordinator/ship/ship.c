@@ -1,6 +1,7 @@
 #include "coordinator/ship/ship.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
     256u /* most entries after the newest snapshot, all of which a restore reads                   \
           */
 #define ENTRIES_BYTES_MAX ((uint64_t)16 << 20)
+#define SPARE_BYTES ((uint64_t)16 << 20) /* left on the disk beside a copy of the database */
 
 struct ship {
     struct s3 *entries, *bulk;
@@ -131,14 +133,42 @@ static char *copy_path(const struct ship *s)
     return file_join(s->data_dir, "coordinator.db.away");
 }
 
+static void drop_copy(const char *path)
+{
+    char *journal = str_printf("%s-journal", path);
+    (void)file_remove(path, NULL); /* or the next copy replaces it */
+    (void)file_remove(journal, NULL);
+    mem_free(journal);
+}
+
+/* A copy must not take the room that commits need. */
+static int check_room(const struct ship *s, const char *database, struct err *err)
+{
+    struct stat st;
+    uint64_t room = 0;
+    char size[STR_HUMAN_MAX], left[STR_HUMAN_MAX];
+    if (stat(database, &st) < 0 || file_disk_free(s->data_dir, &room, NULL) < 0 ||
+        room >= (uint64_t)st.st_size + SPARE_BYTES)
+        return 0;
+    return err_set(err, -ENOSPC,
+                   "the disk of %s has %s left, too little for a copy of the database of %s: make "
+                   "room there",
+                   s->data_dir, str_human_bytes(room, left),
+                   str_human_bytes((uint64_t)st.st_size, size));
+}
+
 /* A copy of the database, as large as that; only its writer may ask for it, and sends it next. */
 static int make_copy(struct ship *s, struct s3_log_snapshot *ret, struct err *err)
 {
     char *from = file_join(s->data_dir, "coordinator.db"), *to = copy_path(s);
-    (void)file_remove(to, NULL);
-    int rc = store_snapshot(from, to, err);
+    drop_copy(to);
+    int rc = check_room(s, from, err);
+    if (rc == 0)
+        rc = store_snapshot(from, to, err);
     if (rc == 0)
         rc = hash_file(to, ret->sha256, &ret->size, err);
+    if (rc < 0)
+        drop_copy(to);
     mem_free(from);
     mem_free(to);
     return rc;
@@ -148,13 +178,14 @@ static int send_copy(struct ship *s, const struct s3_log_snapshot *made, struct 
 {
     char *path = copy_path(s), *key = s3_log_snapshot_key(&s->look, made);
     const int rc = s3_put(s->bulk, key, path, made->size, made->sha256, err);
-    (void)file_remove(path, NULL); /* or the next copy replaces it */
+    drop_copy(path);
     mem_free(path);
     mem_free(key);
     return rc;
 }
 
-/* On the writer thread, between two commits.  A failure is tried again after the next commit. */
+/* On the writer thread, between two commits.  A failure waits as many entries as a snapshot does,
+ * since each try may read and write the whole database. */
 static void perhaps_snapshot(struct ship *s)
 {
     struct s3_log_snapshot made = {.seq = s->log.seq};
@@ -165,11 +196,11 @@ static void perhaps_snapshot(struct ship *s)
     if (busy || (s->since < ENTRIES_MAX && s->since_bytes < ENTRIES_BYTES_MAX))
         return;
     memcpy(made.hash, s->log.hash, sizeof(made.hash));
+    s->since = s->since_bytes = 0;
     if (make_copy(s, &made, &err) < 0) {
         log_warn("ship", "making a snapshot for the store failed: %s", err.msg);
         return;
     }
-    s->since = s->since_bytes = 0;
     pthread_mutex_lock(&s->lock);
     s->made = made;
     pthread_cond_broadcast(&s->changed);

@@ -6,6 +6,16 @@
 #include "coordinator/state/store.h"
 #include "tests/unit/common/net/s3/fake_store.h"
 
+#include <sys/statvfs.h>
+
+static _Atomic uint64_t disk_free = 1ull << 32;
+
+int statvfs(const char *path, struct statvfs *ret)
+{
+    *ret = (struct statvfs){.f_bsize = 1, .f_frsize = 1, .f_bavail = disk_free};
+    return 0;
+}
+
 static const char *const migrations[] = {"CREATE TABLE t(id INTEGER PRIMARY KEY) STRICT"};
 static const char *const statements[] = {"INSERT INTO t VALUES(?)"};
 static const struct store_schema usual = {migrations, 1, statements, 1};
@@ -107,6 +117,47 @@ static void no_copy_stays(void **state)
     assert_int_equal(own(r), 0);
     assert_false(file_exists(copy));
     mem_free(copy);
+}
+
+static size_t snapshots(struct rig *r)
+{
+    size_t n = 0;
+    pthread_mutex_lock(&r->f.lock);
+    for (size_t i = 0; i < FAKE_OBJECTS; i++)
+        n += r->f.objects[i].data && str_starts(r->f.objects[i].key, "p/state/snapshot/");
+    pthread_mutex_unlock(&r->f.lock);
+    return n;
+}
+
+/* Commits up to id; the fake store has no room for so many entries. */
+static void commit_to(struct rig *r, int64_t *id, int64_t last)
+{
+    while (*id < last) {
+        commit(r, ++*id);
+        pthread_mutex_lock(&r->f.lock);
+        for (size_t i = 0; i < FAKE_OBJECTS; i++)
+            if (r->f.objects[i].data && str_starts(r->f.objects[i].key, "p/state/log/"))
+                fake_drop(&r->f.objects[i]);
+        pthread_mutex_unlock(&r->f.lock);
+    }
+}
+
+/* Commits need the room themselves; and each try may copy the whole database. */
+static void no_room_for_a_copy(void **state)
+{
+    struct rig *r = *state;
+    int64_t id = 0;
+    assert_int_equal(own(r), 0);
+    disk_free = 1 << 20;
+    commit_to(r, &id, 300);
+    disk_free = 1ull << 32;
+    commit_to(r, &id, 310);
+    assert_int_equal(snapshots(r), 1);
+    commit_to(r, &id, 512);
+    const uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    while (snapshots(r) < 2 && clock_now_ms() < until)
+        (void)poll(NULL, 0, 1);
+    assert_int_equal(snapshots(r), 2);
 }
 
 #define NOT_THERE                                                                                  \
@@ -339,6 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
         cmocka_unit_test_setup_teardown(no_copy_stays, begin, end),
+        cmocka_unit_test_setup_teardown(no_room_for_a_copy, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_after_a_failed_start, begin, end),
         cmocka_unit_test_setup_teardown(a_state_of_a_newer_release, begin, end),
