@@ -14,7 +14,7 @@ int outer_verify(struct seen *seen, const char *path, const struct outer_blob *w
     if (want->bytes == 0 || seen_lately(seen, path, want->sha256))
         return 0;
     int rc = hash_file(path, got, &bytes, err);
-    if (rc < 0 && rc != -ENOENT)
+    if (rc < 0 && rc != -ENOENT && rc != -EIO) /* EIO: a sector cannot be read */
         return rc;
     if (rc == 0 && bytes == want->bytes && hash_equal(got, want->sha256, HASH_BYTES)) {
         seen_note(seen, path, got);
@@ -22,7 +22,7 @@ int outer_verify(struct seen *seen, const char *path, const struct outer_blob *w
     }
     return err_set(err, -ERR_HASH,
                    "%s is %s on the coordinator's disk, put it back from a copy: %s", what,
-                   rc == 0 ? "damaged" : "gone", path);
+                   rc == -ENOENT ? "gone" : "damaged", path);
 }
 
 int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *path,

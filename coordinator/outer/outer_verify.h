@@ -7,8 +7,8 @@
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/outer/seen.h"
 
-/* 0 if want->bytes is 0: no hash is on record.  -ERR_HASH: the file is gone or has other bytes.
- * what: the file's name in the error. */
+/* 0 if want->bytes is 0: no hash is on record.  -ERR_HASH: the file is gone, cannot be read, or has
+ * other bytes. what: the file's name in the error. */
 int outer_verify(struct seen *seen, const char *path, const struct outer_blob *want,
                  const char *what, struct err *err);
 

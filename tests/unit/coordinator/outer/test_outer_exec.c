@@ -437,8 +437,9 @@ static void test_missing(void **state)
     rig_end(&r);
 }
 
-/* A bit of a contribution is lost after it came: its sender may bring it once more. */
-static void test_damaged_contribution(void **state)
+/* A bit of a contribution is lost after it came, or a sector cannot be read: its sender may bring it
+ * once more. */
+static void damaged_contribution(bool unreadable)
 {
     struct rig r;
     char path[4096];
@@ -446,7 +447,12 @@ static void test_damaged_contribution(void **state)
     rig_begin(&r);
     struct outer_step *s = make_step(&r, alike);
     get_path(&r, &s->contributions[1].blob, path);
-    fx_flip(path);
+    if (unreadable) { /* reading that at its beginning is EIO */
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(symlink("/proc/self/mem", path), 0);
+    } else {
+        fx_flip(path);
+    }
     run(&r, s);
     assert_int_equal(s->rc, -ERR_LIMIT);
     for (size_t c = 0; c < K; c++)
@@ -460,6 +466,12 @@ static void test_damaged_contribution(void **state)
     record(&r, s);
     step_free(s);
     rig_end(&r);
+}
+
+static void test_damaged_contribution(void **state)
+{
+    damaged_contribution(false);
+    damaged_contribution(true);
 }
 
 /* A store that cannot say now is nobody's failure: nothing is refused or removed, and the same step
