@@ -244,16 +244,18 @@ static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, b
     return rc;
 }
 
-/* The store got bytes that do not match the name of the blob.  True if the file here is damaged,
- * too, so that the blob is lost; else it was damaged on its way.  Releases the lock meanwhile. */
+/* The store got bytes that do not match the name of the blob, or none, as the file cannot be read.
+ * True if the file is damaged, so that the blob is lost; else it was damaged on its way.  Releases
+ * the lock meanwhile. */
 static bool is_damaged(struct blob_s3 *s, const struct blob_id *id)
 {
     uint8_t got[HASH_BYTES];
     char *path = NULL;
     unlock(s);
-    const bool damaged = s->cache->ops->local(s->cache, id, false, &path, NULL) == 0 &&
-                         hash_file(path, got, NULL, NULL) == 0 &&
-                         !hash_equal(got, id->sha256, sizeof(got));
+    int rc = s->cache->ops->local(s->cache, id, false, &path, NULL);
+    if (rc == 0)
+        rc = hash_file(path, got, NULL, NULL);
+    const bool damaged = rc == 0 ? !hash_equal(got, id->sha256, sizeof(got)) : rc == -EIO;
     mem_free(path);
     lock(s);
     return damaged;
@@ -283,6 +285,7 @@ void blob_s3_note(struct blob_s3 *s, int rc, const struct err *err)
         return;
     if (s->failures == 0)
         log_warn("store", "%s; blobs wait in the cache", err->msg);
+    (void)str_copy(s->failure, sizeof(s->failure), err->msg);
     const uint64_t wait = (uint64_t)PAUSE_MS << (s->failures < 5 ? s->failures : 5);
     s->failures++;
     s->paused_until_ms = clock_now_ms() + (wait < PAUSE_MAX_MS ? wait : PAUSE_MAX_MS);
@@ -302,10 +305,12 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
             log_warn("store", "a blob that waited to be sent is gone from the cache: %s", err.msg);
             vanish(s, e);
         }
-        if (rc == -ERR_HASH && is_damaged(s, &e->id)) {
-            log_warn("store", "a blob that waited to be sent is damaged in the cache, and lost");
+        if ((rc == -ERR_HASH || rc == -EIO) && is_damaged(s, &e->id)) {
+            log_warn("store", "a blob that waited to be sent is damaged in the cache, and lost: %s",
+                     err.msg);
             vanish(s, e);
             blob_s3_uncache(s, e);
+            rc = -ERR_NOTFOUND; /* no failure of the store */
         }
         e->stored = rc == 0 || stale; /* the old object may still be there */
         e->stale |= rc < 0 && stale;
@@ -859,7 +864,7 @@ static int wait_until_sent(struct blob_s3 *s, struct err *err)
                  str_human_bytes(bytes, size));
     while (rc == 0 && waiting(s, &bytes) > 0)
         if (s->failures > 0)
-            rc = err_set(err, -EAGAIN, "%s", s3_health(s->c).error);
+            rc = err_set(err, -EAGAIN, "%s", s->failure);
         else
             pthread_cond_wait(&s->changed, &s->lock);
     unlock(s);

@@ -48,6 +48,7 @@ struct blob_s3 {
     bool stopping;
     bool sums;         /* when last asked, the store reported the hash of a client's upload */
     unsigned failures; /* in a row */
+    char failure[512]; /* the newest */
     uint64_t paused_until_ms;
     bool to_tidy; /* a thread shall tidy, with tidy_before_s */
     int64_t tidy_before_s;

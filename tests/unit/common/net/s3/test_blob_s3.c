@@ -3,6 +3,7 @@
 #include "tests/unit/common/net/s3/blob_s3_rig.h"
 
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 
 static _Atomic uint64_t disk_free = 1ull << 32;
 
@@ -10,6 +11,28 @@ int statvfs(const char *path, struct statvfs *ret)
 {
     *ret = (struct statvfs){.f_bsize = 1, .f_frsize = 1, .f_bavail = disk_free};
     return 0;
+}
+
+static _Atomic ino_t unreadable; /* the file with a sector that cannot be read */
+static _Atomic int unreadable_errno;
+
+static bool reads(int fd)
+{
+    struct stat st;
+    if (unreadable == 0 || fstat(fd, &st) < 0 || st.st_ino != unreadable)
+        return true;
+    errno = unreadable_errno;
+    return false;
+}
+
+ssize_t read(int fd, void *ret, size_t n)
+{
+    return reads(fd) ? syscall(SYS_read, fd, ret, n) : -1;
+}
+
+ssize_t pread(int fd, void *ret, size_t n, off_t at)
+{
+    return reads(fd) ? syscall(SYS_pread64, fd, ret, n, at) : -1;
 }
 
 static int count(void *arg, const struct blob_id *id, const struct blob_stat *st)
@@ -538,6 +561,35 @@ static void test_through_starts_with_all(void **state)
     assert_true(blobstore_has(r->s, &id, NULL) && stored(r, &id));
 }
 
+/* A file that waits to be sent has an unreadable sector: the blob is lost, and does not keep the
+ * coordinator from starting.  Another error of our disk is named. */
+static void test_through_starts_without_unreadable(void **state)
+{
+    struct rig *r = *state;
+    struct stat st;
+    r->f.down = true;
+    const struct blob_id a = put(r, 1), b = put(r, 2);
+    char *path = cached_path(r, &a);
+    assert_int_equal(stat(path, &st), 0);
+    mem_free(path);
+    let_go(r, &a);
+    UNTIL(health(r).failing_since_unix_ms > 0);
+    r->s->ops->close(r->s);
+    r->s = NULL;
+    r->through = true;
+    fake_store_settle(&r->f);
+    r->f.down = false;
+    unreadable = st.st_ino;
+    unreadable_errno = EACCES;
+    assert_true(open_as(r, "s3://blobs/p/q", "me", 0) < 0);
+    assert_non_null(strstr(r->err.msg, "Permission denied"));
+    unreadable_errno = EIO;
+    reopen(r);
+    assert_false(blobstore_has(r->s, &a, NULL) || stored(r, &a));
+    assert_true(blobstore_has(r->s, &b, NULL) && stored(r, &b));
+    unreadable = 0;
+}
+
 static int name_saved(void *arg, const char *name)
 {
     char *all = arg;
@@ -647,6 +699,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_through, begin, end),
         cmocka_unit_test_setup_teardown(test_through_takes_time, begin, end),
         cmocka_unit_test_setup_teardown(test_through_starts_with_all, begin, end),
+        cmocka_unit_test_setup_teardown(test_through_starts_without_unreadable, begin, end),
         cmocka_unit_test_setup_teardown(test_beside, begin, end),
         cmocka_unit_test_setup_teardown(test_beside_made_again, begin, end),
     };
