@@ -182,6 +182,22 @@ static int dir_hide(struct blobstore *s, const struct blob_id *id, struct err *e
     return rc;
 }
 
+int blob_dir_reopen(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    struct dir *d = dir_of(s);
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    char *path = file_of(d, id), *part = str_printf("%s/tmp/%s.part", d->path, hex);
+    int rc = 0;
+    if (link(path, part) == 0 && unlink(path) == 0)
+        atomic_fetch_sub(&s->count, 1);
+    else
+        rc = err_errno(err, "cannot make %s an upload again", path);
+    mem_free(path);
+    mem_free(part);
+    return rc;
+}
+
 static int list_part(const char *path, blob_list_fn *fn, void *arg, struct err *err)
 {
     DIR *d = opendir(path);

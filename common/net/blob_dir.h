@@ -10,10 +10,14 @@
 #include "common/base/base.h"
 
 struct blobstore;
+struct blob_id;
 
 /* Opens or makes `dir`, counts its blobs and unfinished uploads (old ones are for `tidy`), and
  * removes other leftovers.  quota_bytes 0: only the disk limits. */
 int blob_dir_open(const char *dir, uint64_t quota_bytes, struct blobstore **ret, struct err *err);
+
+/* Makes a blob an upload again, which lacks nothing but its commit. */
+int blob_dir_reopen(struct blobstore *s, const struct blob_id *id, struct err *err);
 
 /* The path of a blob in such a directory, mem_free it: to link or read one while nobody has the
  * directory open as a store. */

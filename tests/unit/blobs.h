@@ -21,7 +21,7 @@ static inline int blob_put(struct blobstore *s, const void *data, size_t len, st
     int rc = s->ops->put(s, ret, len, &w, err);
     if (rc < 0)
         return rc;
-    rc = w->ops->write(w, data, len, err);
+    rc = w->ops->write(w, (const uint8_t *)data + w->size, len - w->size, err);
     if (rc == 0)
         return w->ops->commit(w, len, err);
     w->ops->abort(w, false);

@@ -470,7 +470,12 @@ static void committed(void *arg, int rc)
         drop_writer(u, true); /* the pool was stopped before it began */
         if (!u->err.code)
             (void)err_set(&u->err, rc, "the server is stopping");
-        reject(b, u->req, &u->err);
+        if (rc == -EAGAIN) /* the bytes are kept, and the next question stores them */
+            ask_again(b, u->req, &u->err);
+        else if (rc == -ERR_HASH && u->asks) /* those of earlier requests: they are to come again */
+            answer_have(u->req, 0);
+        else
+            reject(b, u->req, &u->err);
     } else {
         uint64_t size = 0;
         (void)blobstore_has(b->o.store, &u->id, &size); /* the blob was just put there */
@@ -479,6 +484,30 @@ static void committed(void *arg, int rc)
         if (b->o.on_stored)
             b->o.on_stored(b->o.arg, &u->id, size, true);
     }
+    mem_free(u);
+}
+
+/* Takes u, with its writer. */
+static void store_here(struct upload *u)
+{
+    if (pool_submit(u->owner->o.pool, commit, committed, u) == 0)
+        return;
+    (void)err_set(&u->err, -EAGAIN, "too many uploads are being stored");
+    drop_writer(u, true);
+    reject(u->owner, u->req, &u->err);
+    mem_free(u);
+}
+
+/* Says what is here; bytes that came whole before are stored now.  Takes u, with its writer. */
+static void answer_question(struct upload *u)
+{
+    const uint64_t have = u->writer->size;
+    if (have > 0 && have == u->total) {
+        store_here(u);
+        return;
+    }
+    drop_writer(u, true);
+    answer_have(u->req, have);
     mem_free(u);
 }
 
@@ -492,9 +521,10 @@ static void offer(struct upload *u, bool through_us)
             ask_again(u->owner, u->req, &err);
         else if (rc < 0)
             reject(u->owner, u->req, &err);
-        else
-            answer_have(u->req, u->writer->size);
-        drop_writer(u, true);
+        else {
+            answer_question(u);
+            return;
+        }
     }
     mem_free(u);
 }
@@ -559,7 +589,11 @@ static void put_done(void *arg, struct http_request *r)
     }
     uint64_t have = u->writer->size;
     bool short_piece = u->expect_end != UINT64_MAX && have != u->expect_end && !u->err.code;
-    if (u->asks || u->err.code || short_piece || (u->total != UINT64_MAX && have < u->total)) {
+    if (u->asks && !u->err.code) {
+        answer_question(u);
+        return;
+    }
+    if (u->err.code || short_piece || (u->total != UINT64_MAX && have < u->total)) {
         drop_writer(u, u->err.code != -ERR_LIMIT);
         if (u->err.code)
             reject(b, r, &u->err);
@@ -568,12 +602,7 @@ static void put_done(void *arg, struct http_request *r)
         mem_free(u);
         return;
     }
-    if (pool_submit(b->o.pool, commit, committed, u) < 0) {
-        (void)err_set(&u->err, -EAGAIN, "too many uploads are being stored");
-        drop_writer(u, true);
-        reject(b, r, &u->err);
-        mem_free(u);
-    }
+    store_here(u);
 }
 
 /* ---- */

@@ -22,7 +22,8 @@
  * 422 if the store has other bytes.
  *
  * An answer of 503 with `Skerry-Store: wait`, which any client may get, is no failure: the
- * requested operation is under way.
+ * requested operation is under way, or bytes that came whole are kept until they can be stored,
+ * which the next question tries.
  *
  * A client that sends `Skerry-Near: follow` may be redirected to another client that has the blob:
  * 307 with a `Location` there and `Skerry-Pin`, the hex pin of that client's key.  Such a pin in

@@ -667,10 +667,11 @@ static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct e
 /* ---- writing ---- */
 
 /* Enters a blob of the directory as present. */
-static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
+                 struct err *err)
 {
     if (s->enter)
-        return s->enter(s, id, size, err);
+        return s->enter(s, id, size, keep, err);
     take_in(s, id, size);
     return 0;
 }
@@ -711,7 +712,7 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     else
         rc = w->to->ops->commit(w->to, expect_size, err);
     if (rc == 0)
-        rc = enter(s, &id, size, err);
+        rc = enter(s, &id, size, true, err);
     mem_free(w);
     return rc;
 }
@@ -757,7 +758,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
     if (rc == 0)
         rc = s->cache->ops->adopt(s->cache, path, id, size, err);
     if (rc == 0)
-        rc = enter(s, id, size, err);
+        rc = enter(s, id, size, false, err);
     return rc;
 }
 

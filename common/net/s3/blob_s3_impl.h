@@ -36,8 +36,11 @@ struct blob_s3 {
     char *prefix; /* of blobs' keys: "PREFIX/blobs/" */
     char *beside; /* "PREFIX/" */
     char *cache_dir;
-    /* Makes a blob that the directory has exist for callers (blob_s3_through.c); NULL: at once. */
-    int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err);
+    /* Makes a blob that the directory has exist for callers (blob_s3_through.c); NULL: at once.
+     * keep: if the store does not take it now, it becomes an upload again, which lacks only its
+     * commit. */
+    int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
+                 struct err *err);
     uint64_t quota, cache_max;
     pthread_t threads[BLOB_S3_THREADS];
     unsigned n_threads;

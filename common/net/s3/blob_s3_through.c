@@ -1,5 +1,6 @@
 /* Operations of a store that alone has the blobs (blob_s3_options.through). */
 #include "common/base/hash.h"
+#include "common/net/blob_dir.h"
 #include "common/net/s3/blob_s3_impl.h"
 
 static int put(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
@@ -26,9 +27,10 @@ static struct blob_s3_object *hold(struct blob_s3 *s, const struct blob_id *id)
     return e;
 }
 
-/* Enters a blob, which counts once the store has it, too.  -EAGAIN: neither the store nor the
- * directory has it. */
-static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+/* Enters a blob, which counts once the store has it, too.  -EAGAIN: the store does not, and the
+ * directory has at most an upload. */
+static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
+                 struct err *err)
 {
     struct err why = {0};
     int rc = 0;
@@ -49,6 +51,8 @@ static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, str
         blob_s3_used_now(s, e);
     } else if (!e->here) {
         e->stored = true; /* the store may have it: then it is deleted there */
+        if (keep && rc != -ERR_HASH && rc != -EIO && blob_dir_reopen(s->cache, id, NULL) == 0)
+            e->cached = false;
         blob_s3_uncache(s, e);
     }
     blob_s3_note(s, rc, &why);

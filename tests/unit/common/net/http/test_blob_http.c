@@ -506,6 +506,73 @@ static void test_questions(void **state)
     stop(w);
 }
 
+/* ---- what came whole, and the store did not take it ---- */
+
+static struct blob_writer_ops later_ops;
+static const struct blob_writer_ops *now_ops;
+static int (*put_now)(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
+                      struct blob_writer **ret, struct err *err);
+static bool refuses;
+
+static int commit_later(struct blob_writer *w, uint64_t expect_size, struct err *err)
+{
+    if (!refuses)
+        return now_ops->commit(w, expect_size, err);
+    now_ops->abort(w, true);
+    return err_set(err, -EAGAIN, "the store is down");
+}
+
+static int put_later(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
+                     struct blob_writer **ret, struct err *err)
+{
+    const int rc = put_now(s, expect, max_bytes, ret, err);
+    if (rc < 0)
+        return rc;
+    now_ops = (*ret)->ops;
+    later_ops = *now_ops;
+    later_ops.commit = commit_later;
+    (*ret)->ops = &later_ops;
+    return 0;
+}
+
+/* The sender is told to wait, and its next question stores the blob; unless the bytes are wrong:
+ * then it sends them again. */
+static void test_whole_already(void **state)
+{
+    struct blob_id id;
+    struct world *w = start_soon(&id);
+    const struct blob_id first = id_of("abc"), second = id_of("def");
+    const char *const headers[] = {"Skerry-Store: follow\r\nContent-Range: bytes */3\r\n",
+                                   "Content-Range: bytes */3\r\n"};
+    put_now = far_ops.put;
+    far_ops.put = put_later;
+    for (size_t i = 0; i < 2; i++) {
+        char *url = ticket_url(w, TICKET_PUT, i ? &second : &first, 3);
+        refuses = true;
+        for (int asks = 0; asks < 2; asks++) {
+            const char *got = by_hand(w, "PUT", url, asks ? headers[i] : "",
+                                      asks ? ""
+                                      : i  ? "def"
+                                           : "abc");
+            assert_non_null(strstr(got, "HTTP/1.1 503 "));
+            assert_non_null(strstr(got, "\nSkerry-Store: wait\r\n"));
+        }
+        refuses = false;
+        assert_non_null(strstr(by_hand(w, "PUT", url, headers[i], ""), "HTTP/1.1 201 "));
+        mem_free(url);
+    }
+    const struct blob_id third = id_of("ghi");
+    char *url = ticket_url(w, TICKET_PUT, &third, 3);
+    refuses = true;
+    assert_non_null(strstr(by_hand(w, "PUT", url, "", "jkl"), "HTTP/1.1 503 "));
+    refuses = false;
+    const char *got = by_hand(w, "PUT", url, headers[1], "");
+    assert_non_null(strstr(got, "HTTP/1.1 308 "));
+    assert_null(strstr(got, "\nRange:"));
+    mem_free(url);
+    stop(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -523,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_waits_for_the_store),
         cmocka_unit_test(test_waiters),
         cmocka_unit_test(test_questions),
+        cmocka_unit_test(test_whole_already),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

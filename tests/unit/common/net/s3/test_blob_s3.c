@@ -506,6 +506,30 @@ static void test_through(void **state)
     assert_int_equal(local(r, &id, true), 0);
 }
 
+/* What came whole while the store refused it is kept, so that it need not come again. */
+static void test_through_keeps_what_came(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    struct blob_writer *w;
+    r->through = true;
+    reopen(r);
+    r->f.down = true;
+    assert_int_equal(try_put(r, 1, &id), -EAGAIN);
+    assert_false(blobstore_has(r->s, &id, NULL));
+    r->f.down = false;
+    reopen(r); /* also across a start */
+    r->f.down = true;
+    for (int tries = 0; tries < 2; tries++) {
+        assert_int_equal(r->s->ops->put(r->s, &id, LEN, &w, &r->err), 0);
+        assert_int_equal(w->size, LEN);
+        assert_int_equal(w->ops->commit(w, LEN, &r->err), tries == 0 ? -EAGAIN : 0);
+        r->f.down = false;
+    }
+    assert_true(stored(r, &id) && blobstore_has(r->s, &id, NULL));
+    assert_int_equal(health(r).cache_bytes, LEN);
+}
+
 /* A process that ended between its disk and the store: whoever is told of the blob after the next
  * start is told what the store has. */
 static void *put_one(void *arg)
@@ -697,6 +721,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_quota, begin, end),
         cmocka_unit_test_setup_teardown(test_quota_of_other_length, begin, end),
         cmocka_unit_test_setup_teardown(test_through, begin, end),
+        cmocka_unit_test_setup_teardown(test_through_keeps_what_came, begin, end),
         cmocka_unit_test_setup_teardown(test_through_takes_time, begin, end),
         cmocka_unit_test_setup_teardown(test_through_starts_with_all, begin, end),
         cmocka_unit_test_setup_teardown(test_through_starts_without_unreadable, begin, end),
