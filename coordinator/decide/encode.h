@@ -26,7 +26,7 @@ struct encode_in {
     uint64_t seen;               /* pictures in all phases; 0: unknown, phases end by time */
     bool flip;                   /* each picture is also needed mirrored */
     uint64_t latents_bytes;      /* of all pictures, at most; 0: unknown */
-    uint64_t disk_free;          /* bytes, where blobs are kept */
+    uint64_t disk_free;          /* bytes, where blobs are kept; UINT64_MAX: enough */
     bool random_crop;            /* no two passes see the same crop */
     bool pipeline;               /* the job asks for a pipeline with filled bubbles */
     int stages, micros;          /* the pipeline's; 0: automatic */

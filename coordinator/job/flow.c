@@ -35,6 +35,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/net/blobstore.h"
 #include "common/base/log.h"
 #include "common/job/family.h"
 
@@ -346,7 +347,8 @@ static void begin_encoding(struct coordinator *co, struct job *j)
     const bool fills =
         train->fill && j->spec.data.buckets.n == 0 && train->parallel != JOB_PARALLEL_DATA;
     uint64_t disk_free = UINT64_MAX;
-    (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* on failure the disk is ignored */
+    if (!co->blobs->ops->health) /* in a store far away there is room */
+        (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* or the disk is ignored */
     const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
                                  .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
                                  .pictures = shards_sum(j, PARTITION_ALL, false).samples,

@@ -4,6 +4,8 @@
 #include "coordinator/job/submit.h"
 #include "tests/unit/coordinator/rig.h"
 
+#include <sys/statvfs.h>
+
 #define JOB(run, depth, train, steps)                                                              \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\nencoders: {vae: v, run: " run "}\n"     \
     "model: {type: dit, patch: 4, dim: 32, depth: " depth ", heads: 2}\n"                          \
@@ -139,6 +141,42 @@ static void test_bubbles(void **state)
     }
 }
 
+static uint64_t disk_free = 1ull << 32;
+
+int statvfs(const char *path, struct statvfs *ret)
+{
+    *ret = (struct statvfs){.f_bsize = 1, .f_frsize = 1, .f_bavail = disk_free};
+    return 0;
+}
+
+static void far_health(struct blobstore *s, struct blob_health *ret)
+{
+    *ret = (struct blob_health){0};
+}
+
+/* Latents need room where blobs are: on our disk, or in a store, which has enough. */
+static void test_room(void **state)
+{
+    struct rig *r = *state;
+    const struct blobstore_ops *near = r->co->blobs->ops;
+    struct blobstore_ops far = *near;
+    struct encoder_file f = vae_file(r);
+    far.health = far_health;
+    disk_free = 1000;
+    for (int is_far = 0; is_far < 2; is_far++) {
+        struct err err = {0};
+        uint64_t id = 0;
+        r->co->blobs->ops = is_far ? &far : near;
+        if (submit_as(r, JOB("auto", "2", "", "100"), &f, 1, &id, &err) < 0)
+            fail_msg("%s", err.msg);
+        settle(r);
+        assert_int_equal(state_job(&r->co->state, id)->state,
+                         is_far ? JOB_ENCODING : JOB_INITIALISING);
+    }
+    r->co->blobs->ops = near;
+    disk_free = 1ull << 32;
+}
+
 static void see(void *arg, const struct view_waiting *v)
 {
     char *text = arg;
@@ -180,10 +218,8 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_files),
-        TEST(test_encoding),
-        TEST(test_bubbles),
-        TEST(test_waiting),
+        TEST(test_files), TEST(test_encoding), TEST(test_bubbles),
+        TEST(test_room),  TEST(test_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
