@@ -23,6 +23,7 @@ struct backup {
     const char *folder;
     struct capture capture;
     struct backup_result *result;
+    bool begun; /* a failure is the folder's */
 };
 
 /* ---- copying ------------------------------------------------------------- */
@@ -309,6 +310,7 @@ static int make(struct backup *b, const char *data_dir, struct err *err)
     const struct coordinator_options of = {.data_dir = data_dir};
     *b->result = (struct backup_result){0};
     int rc = capture_take(&of, 0, &b->capture, err);
+    b->begun = rc == 0;
     if (rc < 0)
         return rc;
     b->capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
@@ -337,9 +339,10 @@ static int make_with_room(struct backup *b, const char *data_dir, struct err *er
         more = freed > b->result->new_bytes;
         if (rc < 0)
             (void)err_set(err, rc, "%s%s", why.msg,
-                          rc == -ENOSPC ? "; to make room, remove the manifest of an old backup: "
+                          rc != -ENOSPC ? ""
+                          : b->begun    ? "; to make room, remove the manifest of an old backup: "
                                           "the next one drops what only that names"
-                                        : "");
+                                        : "; make room on the disk of the data dir");
     }
     return rc;
 }

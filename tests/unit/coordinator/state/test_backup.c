@@ -19,7 +19,8 @@
 
 static char top[64]; /* the folder of backups and restored directories are here */
 static char folder[80], other[80];
-static uint64_t room; /* of the folder; 0: any */
+static const char *full = folder; /* what is on the disk with little room */
+static uint64_t room;             /* of the folder; 0: any */
 static uint64_t used;
 
 static int add_size(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -32,10 +33,10 @@ static bool is_full(int fd, size_t more)
 {
     char link[64], path[256] = "";
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    if (readlink(link, path, sizeof(path) - 1) < 0 || !str_starts(path, folder))
+    if (readlink(link, path, sizeof(path) - 1) < 0 || !str_starts(path, full))
         return false;
     used = 0;
-    (void)nftw(folder, add_size, 8, FTW_PHYS);
+    (void)nftw(full, add_size, 8, FTW_PHYS);
     return used + more > room;
 }
 
@@ -46,6 +47,16 @@ ssize_t write(int fd, const void *data, size_t n)
         return -1;
     }
     return syscall(SYS_write, fd, data, n);
+}
+
+/* SQLite's. */
+ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at)
+{
+    if (room > 0 && is_full(fd, n)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return syscall(SYS_pwrite64, fd, data, n, at);
 }
 
 /* ---- */
@@ -483,13 +494,30 @@ static void test_no_room_at_all(void **state)
     mem_free(objects);
 }
 
+/* Old backups do not help there. */
+static void test_full_data_dir(void **state)
+{
+    struct rig *r = *state;
+    struct backup_result got;
+    struct err err = {0};
+    full = r->f.dir;
+    room = 1;
+    assert_int_equal(backup_make(r->f.dir, folder, 1, &got, &err), -ENOSPC);
+    assert_non_null(strstr(err.msg, "make room on the disk of the data dir"));
+    assert_null(strstr(err.msg, "manifest"));
+    room = 0;
+    full = folder;
+}
+
 int main(void)
 {
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin_backup, end_backup)
     const struct CMUnitTest tests[] = {
-        LIVE(test_there_and_back), LIVE(test_older_go),       LIVE(test_read_again),
-        LIVE(test_refused),        LIVE(test_not_restored),   LIVE(test_nothing_is_left),
-        LIVE(test_full_disk),      LIVE(test_no_room_at_all), LIVE(test_after_a_killed_one),
+        LIVE(test_there_and_back), LIVE(test_older_go),
+        LIVE(test_read_again),     LIVE(test_refused),
+        LIVE(test_not_restored),   LIVE(test_nothing_is_left),
+        LIVE(test_full_disk),      LIVE(test_full_data_dir),
+        LIVE(test_no_room_at_all), LIVE(test_after_a_killed_one),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
