@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/blob_dir.h"
 #include "common/net/s3/client.h"
@@ -15,6 +16,7 @@
 #define FOLDER ".capture"
 #define LOCK "capture.lock"
 #define TRIES 8
+#define SPARE_BYTES (64ull << 20)
 
 /* Files that the coordinator's first start makes. */
 static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
@@ -47,10 +49,28 @@ static int link_file(const char *from, const char *to)
     return rc < 0 || link(from, to) == 0 ? rc : -errno;
 }
 
+/* The disk may be a running coordinator's. */
+static int check_room(const struct taking *t, uint64_t size, struct err *err)
+{
+    uint64_t room = 0;
+    char need[STR_HUMAN_MAX], has[STR_HUMAN_MAX], spare[STR_HUMAN_MAX];
+    const int rc = file_disk_free(t->data_dir, &room, err);
+    if (rc < 0 || (room >= size && room - size >= SPARE_BYTES))
+        return rc;
+    return err_set(err, -ENOSPC,
+                   "the disk of %s has %s left, too little for a file of %s from the store beside "
+                   "the %s that stay free: make room there",
+                   t->data_dir, str_human_bytes(room, has), str_human_bytes(size, need),
+                   str_human_bytes(SPARE_BYTES, spare));
+}
+
 static int fetch(const struct taking *t, const char *key, uint64_t size, const char *to,
                  struct err *err)
 {
-    int rc = file_mkdirs_for(to, 0700, err);
+    int rc = check_room(t, size, err);
+    if (rc < 0)
+        return rc;
+    rc = file_mkdirs_for(to, 0700, err);
     if (rc == 0)
         rc = s3_get_file(t->far, key, to, size, err);
     return rc < 0 ? err_wrap(err, "%s of %s", key, s3_where(t->far)) : 0;

@@ -282,6 +282,10 @@ def test_an_audit_brings_what_it_looks_at(tmp_path, store):
         shutil.rmtree(os.path.join(swarm.data, "cache"))
         done = audit("--config", settings)
         assert done.returncode == 0, done.stdout + done.stderr
+        small = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=8m none /mnt && '
+                                'cp -r "$2" /mnt/data && exec "$0" audit "$1" --data-dir /mnt/data --config "$3"', f"{BIN}/skerry", str(job), swarm.data,
+                                settings], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=60)
+        assert small.returncode == 1 and "too little for a file of" in small.stderr, "a coordinator needs the room that is left: " + small.stderr
         url = f"{store.native}/v1/AUTH_test/blobs/audited/blobs/{delta}"
         whole = store.session.get(url, timeout=20).content
         assert store.session.put(url, data=bytes([whole[0] ^ 1]) + whole[1:], timeout=20).status_code == 201
