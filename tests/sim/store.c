@@ -527,7 +527,7 @@ int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct 
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < r->n_found && rc == 0; i++)
-        rc = fn(arg, r->found[i].key, r->found[i].len);
+        rc = fn(arg, r->found[i].key, r->found[i].len, 0);
     free_request(r);
     return rc;
 }

@@ -12,6 +12,7 @@
 #define PAUSE_MAX_MS 30000u
 #define TIDY_EACH_MS 60000u
 #define SPARE_BYTES (64ull << 20) /* left on the disk, for the database beside the cache */
+#define TOUCHED_MAX_S (12 * 3600) /* at a start: it may have been touched since it was stored */
 #define GIVEN_UP_S 900            /* an upload without writes for so long is given up */
 
 struct writer {
@@ -834,10 +835,14 @@ static void s3_shut(struct blobstore *base)
 
 /* ---- opening ---- */
 
-void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
+void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size,
+                        int64_t modified_s)
 {
     struct blob_s3_object *e = blob_s3_make(s, id);
     blob_s3_appear(s, e, size);
+    const int64_t least_s = e->touched_s - TOUCHED_MAX_S;
+    if (modified_s > 0 && modified_s < e->touched_s)
+        e->touched_s = modified_s > least_s ? modified_s : least_s;
     e->stored = true;
 }
 

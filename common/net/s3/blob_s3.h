@@ -14,7 +14,8 @@
  * 64 MiB beside what is to be written.  If nothing can make room, put, adopt and local fail with
  * -EAGAIN and a sentence, and write with -ENOSPC where it is the disk that is full.
  *
- * All names are kept in memory.  They are listed once, at the start, and then count as touched now.
+ * All names are kept in memory.  They are listed once, at the start, and then count as touched when
+ * they were stored, but at most 12 h ago.
  * Two clusters must not share a prefix. */
 #ifndef COMMON_NET_S3_BLOB_S3_H
 #define COMMON_NET_S3_BLOB_S3_H

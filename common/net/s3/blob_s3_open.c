@@ -64,12 +64,12 @@ static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const
     return rc;
 }
 
-static int add_stored(void *arg, const char *key, uint64_t size)
+static int add_stored(void *arg, const char *key, uint64_t size, int64_t modified_s)
 {
     struct blob_s3 *s = arg;
     struct blob_id id;
     if (str_starts(key, s->prefix) && blob_id_parse(key + strlen(s->prefix), &id) == 0)
-        blob_s3_add_stored(s, &id, size); /* other names belong to other programs */
+        blob_s3_add_stored(s, &id, size, modified_s); /* other names belong to other programs */
     return 0;
 }
 

@@ -108,7 +108,7 @@ struct dropping {
     struct err *err;
 };
 
-static int drop_one(void *arg, const char *key, uint64_t size)
+static int drop_one(void *arg, const char *key, uint64_t size, int64_t modified_s)
 {
     const struct dropping *d = arg;
     return s3_delete(d->c, key, d->err);
@@ -129,7 +129,7 @@ struct naming {
     void *arg;
 };
 
-static int name_one(void *arg, const char *key, uint64_t size)
+static int name_one(void *arg, const char *key, uint64_t size, int64_t modified_s)
 {
     const struct naming *n = arg;
     return n->fn(n->arg, key + n->prefix);

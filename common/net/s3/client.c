@@ -435,8 +435,16 @@ struct page {
     const char *prefix;
     char key[S3_KEY_MAX + 1], next[S3_XML_TEXT_MAX];
     uint64_t size;
+    int64_t modified_s;
     bool sized, more;
 };
+
+/* "2009-10-12T17:50:30.000Z", or 0. */
+static int64_t time_of(const char *text)
+{
+    struct tm tm = {0};
+    return strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) ? (int64_t)timegm(&tm) : 0;
+}
 
 static int on_listed(void *arg, const char *parent, const char *name, const char *text)
 {
@@ -446,10 +454,13 @@ static int on_listed(void *arg, const char *parent, const char *name, const char
             return -ERR_FORMAT;
         if (strcmp(name, "Size") == 0)
             p->sized = str_parse_u64(text, &p->size) == 0;
+        if (strcmp(name, "LastModified") == 0)
+            p->modified_s = time_of(text);
     } else if (strcmp(name, "Contents") == 0) {
         if (!*p->key || !p->sized || !str_starts(p->key, p->prefix))
             return -ERR_FORMAT;
-        const int rc = p->fn(p->arg, p->key, p->size);
+        const int rc = p->fn(p->arg, p->key, p->size, p->modified_s);
+        p->modified_s = 0;
         p->key[0] = '\0';
         p->sized = false;
         return rc;

@@ -94,8 +94,9 @@ int s3_presign(struct s3 *c, const char *key, uint64_t size, const uint8_t sha25
                uint32_t life_s, char **ret_url);
 int s3_delete(struct s3 *c, const char *key, struct err *err); /* absent is fine */
 
-/* Called for each object until it returns non-zero. */
-typedef int s3_list_fn(void *arg, const char *key, uint64_t size);
+/* Called for each object until it returns non-zero.  modified_s: by the store's clock; 0: unknown.
+ */
+typedef int s3_list_fn(void *arg, const char *key, uint64_t size, int64_t modified_s);
 /* Lists all objects below a prefix, in pages of at most 1000.  -ERR_REMOTE: the store lists other
  * objects, too, or repeats pages endlessly. */
 int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct err *err);

@@ -181,7 +181,7 @@ struct names {
     size_t n, cap;
 };
 
-static int on_name(void *arg, const char *key, uint64_t size)
+static int on_name(void *arg, const char *key, uint64_t size, int64_t modified_s)
 {
     struct names *names = arg;
     struct s3_log_snapshot s = {.size = size};

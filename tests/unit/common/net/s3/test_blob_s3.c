@@ -272,6 +272,40 @@ static void test_small_disk(void **state)
     disk_free = 1ull << 32;
 }
 
+/* A coordinator that starts each day also finds what nobody has used for a day. */
+static void test_ages(void **state)
+{
+    static const struct {
+        const char *modified;
+        int64_t least_s, most_s;
+    } cases[] = {
+        {"2020-02-03T04:05:06.000Z", 12 * 3600, 13 * 3600}, /* it may have been touched since */
+        {"2999-02-03T04:05:06Z", 0, 3600},                  /* the store's clock is ahead */
+        {"yesterday", 0, 3600},
+    };
+    struct rig *r = *state;
+    const struct blob_id id = put_and_send(r, 1);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct blob_stat st;
+        char *list = str_printf("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult>"
+                                "<Contents><Key>%s</Key><LastModified>%s</LastModified>"
+                                "<Size>%d</Size></Contents></ListBucketResult>",
+                                key_of(&id), cases[i].modified, LEN);
+        r->s->ops->close(r->s);
+        r->s = NULL;
+        char *cache = file_join(r->dir, "cache");
+        assert_int_equal(file_remove_tree(cache, NULL), 0);
+        fake_store_next(&r->f, "GET", FAKE_LATER, NULL); /* whose the prefix is */
+        fake_store_next(&r->f, "GET", FAKE_REPLY, list);
+        reopen(r);
+        assert_int_equal(r->s->ops->stat(r->s, &id, &st, &r->err), 0);
+        const int64_t age_s = (int64_t)(clock_wall_ms() / 1000) - st.touched_s;
+        assert_true(age_s >= cases[i].least_s && age_s < cases[i].most_s);
+        mem_free(cache);
+        mem_free(list);
+    }
+}
+
 static struct blob_id far_blob(struct rig *r)
 {
     const struct blob_id a = put_and_send(r, 1);
@@ -708,6 +742,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_outlives_us, begin, end),
         cmocka_unit_test_setup_teardown(test_cache, begin, end),
         cmocka_unit_test_setup_teardown(test_small_disk, begin, end),
+        cmocka_unit_test_setup_teardown(test_ages, begin, end),
         cmocka_unit_test_setup_teardown(test_read, begin, end),
         cmocka_unit_test_setup_teardown(test_out_of_reach, begin, end),
         cmocka_unit_test_setup_teardown(test_damaged, begin, end),

@@ -27,7 +27,7 @@ static void written_once(void **state)
     buf_release(&got);
 }
 
-static int count(void *arg, const char *key, uint64_t size)
+static int count(void *arg, const char *key, uint64_t size, int64_t modified_s)
 {
     unsigned *n = arg;
     assert_true(str_starts(key, "p/"));

@@ -159,7 +159,7 @@ static int list(void *arg, const char *prefix, s3_list_fn *fn, void *fn_arg, str
         return cut(err);
     for (size_t i = 0; i < c->w->n; i++)
         if (str_starts(c->w->objects[i].key, prefix))
-            (void)fn(fn_arg, c->w->objects[i].key, c->w->objects[i].len);
+            (void)fn(fn_arg, c->w->objects[i].key, c->w->objects[i].len, 0);
     return 0;
 }
 
