@@ -403,18 +403,6 @@ static int send_keys(struct ship *s, struct err *err)
     return rc;
 }
 
-static const uint8_t paused[32]; /* noted as the hash of the newest entry */
-
-int ship_pause(struct store *store, struct err *err)
-{
-    struct store_noted n;
-    int rc = store_noted(store, &n, err);
-    if (rc < 0 || n.seq == 0 || hash_equal(n.hash, paused, sizeof(paused)))
-        return rc;
-    memcpy(n.hash, paused, sizeof(paused));
-    return store_note(store, &n, err);
-}
-
 bool ship_is_ahead(const struct s3_log_entry *e)
 {
     const size_t n = strlen(AHEAD);
@@ -425,7 +413,7 @@ bool ship_is_ahead(const struct s3_log_entry *e)
 static int announce(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
 {
     struct s3_log_snapshot made = {0};
-    const bool ahead = n->seq != s->log.seq || (n->seq > 0 && hash_equal(n->hash, paused, 32));
+    const bool ahead = n->seq != s->log.seq || store_is_paused(n);
     char *body = str_printf("%s%s", s->who, ahead ? AHEAD : "");
     memcpy(s->log.owner, n->owner, sizeof(n->owner));
     int rc = s3_log_next(&s->log, S3_LOG_OWNER, body, strlen(body), err);
@@ -500,7 +488,7 @@ int ship_watch(struct ship *s, struct store *store, struct err *err)
         rc = 0;
     s->seq = n.seq; /* an entry of that number may still come late, and is ours */
     if (rc == 0)
-        rc = ship_pause(store, err);
+        rc = store_pause(store, err);
     if (rc < 0)
         return rc;
     s->started = pthread_create(&s->thread, NULL, run, s) == 0;

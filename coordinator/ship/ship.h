@@ -43,10 +43,9 @@ int ship_own(struct ship *s, struct store *store, struct err *err);
  * pauses.  From here on ship_is_lost() says whether another coordinator goes on with the state. */
 int ship_watch(struct ship *s, struct store *store, struct err *err);
 
-/* Notes in the database, if it was ever shipped, that commits follow which the log does not get. */
-int ship_pause(struct store *store, struct err *err);
 /* Does the entry begin with rows that are in no entry before it, but only in the snapshot made for
- * it: of commits during a pause, or of one that was not sent before the process ended? */
+ * it: of commits during a pause, of one that was not sent before the process ended, or in a newer
+ * release's schema? */
 bool ship_is_ahead(const struct s3_log_entry *e);
 
 const struct store_away *ship_away(const struct ship *s);

@@ -2,6 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/base/list.h"
 
 #include <fcntl.h>
@@ -30,6 +31,7 @@ struct row {
 
 /* The files of a database in WAL mode; all exist from its first read on, and stay. */
 static const char *const file_ends[] = {"", "-wal", "-shm"};
+static const uint8_t paused[32]; /* noted as the hash of the newest entry */
 
 #define FILES ((int)(sizeof(file_ends) / sizeof(file_ends[0])))
 
@@ -156,7 +158,7 @@ static int migrate(struct store *s, struct err *err)
                        (unsigned long long)clock_wall_ms());
         if ((rc = run(s, "BEGIN IMMEDIATE", err)) < 0 ||
             (rc = run(s, s->schema->migrations[i], err)) < 0 || (rc = run(s, note, err)) < 0 ||
-            (rc = run(s, "COMMIT", err)) < 0)
+            (rc = store_pause(s, err)) < 0 || (rc = run(s, "COMMIT", err)) < 0)
             return err_wrap(err, "making schema %d of the database", i + 1);
     }
     return 0;
@@ -613,6 +615,21 @@ int store_note(struct store *s, const struct store_noted *noted, struct err *err
     if (rc == 0)
         rc = run(s, keep, err);
     return rc == 0 ? note(s, noted, err) : rc;
+}
+
+bool store_is_paused(const struct store_noted *noted)
+{
+    return noted->seq > 0 && hash_equal(noted->hash, paused, sizeof(paused));
+}
+
+int store_pause(struct store *s, struct err *err)
+{
+    struct store_noted n;
+    int rc = store_noted(s, &n, err);
+    if (rc < 0 || n.seq == 0 || store_is_paused(&n))
+        return rc;
+    memcpy(n.hash, paused, sizeof(paused));
+    return store_note(s, &n, err);
 }
 
 int store_was_noted(struct store *s, uint64_t seq, const uint8_t hash[32], bool *ret,

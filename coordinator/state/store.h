@@ -97,6 +97,10 @@ int store_noted(struct store *s, struct store_noted *ret, struct err *err);
 /* Notes an entry that belongs to no commit; makes the table for it if needed.  What was noted for
  * the same number is kept beside it: whichever the store writes is ours. */
 int store_note(struct store *s, const struct store_noted *noted, struct err *err);
+/* Notes, if an entry ever was, that changes follow which the log does not get.  A migration does
+ * so, too. */
+int store_pause(struct store *s, struct err *err);
+bool store_is_paused(const struct store_noted *noted);
 /* Whether that entry was noted, as the newest or for the newest's number. */
 int store_was_noted(struct store *s, uint64_t seq, const uint8_t hash[32], bool *ret,
                     struct err *err);

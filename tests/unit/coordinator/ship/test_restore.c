@@ -10,7 +10,7 @@
 
 static const char *const migrations[] = {"CREATE TABLE t(id INTEGER PRIMARY KEY) STRICT"};
 static const char *const statements[] = {"INSERT INTO t VALUES(?)"};
-static const struct store_schema schema = {migrations, 1, statements, 1};
+static struct store_schema schema = {migrations, 1, statements, 1};
 
 #define FILES                                                                                      \
     "blob-store cluster.secret coordinator.db ticket.secret tls-cert.pem tls-key.pem user.secret " \
@@ -226,8 +226,8 @@ static void commit_alone(struct rig *r, int64_t id, bool paused)
     char *path = in_dir(r, "coordinator.db");
     assert_int_equal(store_open(path, &schema, &r->store, &r->err), 0);
     if (paused) {
-        assert_int_equal(ship_pause(r->store, &r->err), 0);
-        assert_int_equal(ship_pause(r->store, &r->err), 0); /* a second start without the flag */
+        assert_int_equal(store_pause(r->store, &r->err), 0);
+        assert_int_equal(store_pause(r->store, &r->err), 0); /* a second start without the flag */
     }
     commit(r, id);
     assert_int_equal(store_noted(r->store, &noted, &r->err), 0);
@@ -258,6 +258,26 @@ static void test_rows_that_the_log_lacks(void **state)
         assert_int_equal(end(state), 0);
         assert_int_equal(begin(state), 0);
     }
+}
+
+/* Nor for a newer release's schema. */
+static void test_a_schema_that_the_log_lacks(void **state)
+{
+    static const char *const newer[] = {"CREATE TABLE t(id INTEGER PRIMARY KEY) STRICT",
+                                        "ALTER TABLE t ADD COLUMN n INTEGER"};
+    static const char *const statement[] = {"INSERT INTO t(id, n) VALUES(?, 1)"};
+    struct rig *r = *state;
+    const struct store_schema before = schema;
+    own(r);
+    commit(r, 1);
+    leave(r);
+    schema = (struct store_schema){newer, 2, statement, 1};
+    own(r);
+    commit(r, 2);
+    leave(r);
+    schema = before;
+    spoil(r, "/snapshot/", false);
+    refused(r, -ERR_HASH, "that only snapshots from there on have", "");
 }
 
 static void test_nothing_to_restore(void **state)
@@ -366,6 +386,7 @@ int main(void)
         LIVE(test_a_damaged_entry),
         LIVE(test_an_entry_that_finds_no_place),
         LIVE(test_rows_that_the_log_lacks),
+        LIVE(test_a_schema_that_the_log_lacks),
     };
     return cmocka_run_group_tests_name("restore", tests, NULL, NULL);
 }
