@@ -41,8 +41,9 @@ struct blob_s3_options {
     bool known; /* the blobs were there before, so the prefix must have our cluster's id */
 };
 
-/* Opens the store: writes the cluster's id, so that a key that may not write fails now, and lists
- * the blobs.  -ERR_CONFIG: the URL or the bucket is wrong, or the prefix is another cluster's. */
+/* Opens the store: writes the cluster's id, so that a key that may not write fails now, deletes
+ * what is not there, for the same reason, and lists the blobs.  -ERR_CONFIG: the URL or the bucket
+ * is wrong, or the prefix is another cluster's. */
 int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err);
 
 #endif

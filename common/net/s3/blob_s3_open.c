@@ -64,6 +64,17 @@ static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const
     return rc;
 }
 
+/* A key that may not delete fails now, and not when a job ends: of an object that is not there,
+ * too.
+ */
+static int check_delete(const struct blob_s3 *s, struct err *err)
+{
+    char *key = str_printf("%sprobe", s->prefix);
+    const int rc = s3_delete(s->c, key, err);
+    mem_free(key);
+    return rc;
+}
+
 static int add_stored(void *arg, const char *key, uint64_t size, int64_t modified_s)
 {
     struct blob_s3 *s = arg;
@@ -92,6 +103,8 @@ static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct e
     rc = s3_open(&c, &s->c, err);
     if (rc == 0)
         rc = claim(s, o, prefix, err);
+    if (rc == 0)
+        rc = check_delete(s, err);
     if (rc == 0)
         rc = s3_list(s->c, s->prefix, add_stored, s, err);
     if (rc == 0)
