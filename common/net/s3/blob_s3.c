@@ -12,7 +12,6 @@
 #define PAUSE_MAX_MS 30000u
 #define TIDY_EACH_MS 60000u
 #define SPARE_BYTES (64ull << 20) /* left on the disk, for the database beside the cache */
-#define TOUCHED_MAX_S (12 * 3600) /* at a start: it may have been touched since it was stored */
 #define GIVEN_UP_S 900            /* an upload without writes for so long is given up */
 
 struct writer {
@@ -834,29 +833,6 @@ static void s3_shut(struct blobstore *base)
 }
 
 /* ---- opening ---- */
-
-void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size,
-                        int64_t modified_s)
-{
-    struct blob_s3_object *e = blob_s3_make(s, id);
-    blob_s3_appear(s, e, size);
-    const int64_t least_s = e->touched_s - TOUCHED_MAX_S;
-    if (modified_s > 0 && modified_s < e->touched_s)
-        e->touched_s = modified_s > least_s ? modified_s : least_s;
-    e->stored = true;
-}
-
-void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
-{
-    struct blob_s3_object *e = blob_s3_make(s, id);
-    e->stale = e->here && e->size != size; /* the directory's copy was verified */
-    if (e->stale)
-        vanish(s, e); /* it counts with its true size */
-    blob_s3_appear(s, e, size);
-    e->cached = true;
-    blob_s3_used_now(s, e);
-    blob_s3_settle(s, e);
-}
 
 /* Waits for blobs that the last process was still sending: no client may learn of them before. */
 static int wait_until_sent(struct blob_s3 *s, struct err *err)

@@ -64,11 +64,6 @@ struct blob_s3 {
  * it has by then. */
 struct blob_s3 *blob_s3_new(void);
 
-/* Add a blob that a listing of the bucket, or of the directory, names; before the threads begin. */
-void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size,
-                        int64_t modified_s);
-void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size);
-
 /* Starts the threads.  Where writers wait for the store, this waits until it has all blobs that so
  * far only the directory has. */
 int blob_s3_begin(struct blob_s3 *s, struct err *err);

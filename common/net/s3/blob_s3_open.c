@@ -1,6 +1,8 @@
 #include "common/net/blob_dir.h"
 #include "common/net/s3/blob_s3_impl.h"
 
+#define TOUCHED_MAX_S (12 * 3600) /* at a start: it may have been touched since it was stored */
+
 static bool is_loopback(const char *endpoint)
 {
     const char *host = endpoint ? strstr(endpoint, "://") : NULL;
@@ -79,14 +81,30 @@ static int add_stored(void *arg, const char *key, uint64_t size, int64_t modifie
 {
     struct blob_s3 *s = arg;
     struct blob_id id;
-    if (str_starts(key, s->prefix) && blob_id_parse(key + strlen(s->prefix), &id) == 0)
-        blob_s3_add_stored(s, &id, size, modified_s); /* other names belong to other programs */
+    if (!str_starts(key, s->prefix) || blob_id_parse(key + strlen(s->prefix), &id) < 0)
+        return 0; /* other names belong to other programs */
+    struct blob_s3_object *e = blob_s3_make(s, &id);
+    blob_s3_appear(s, e, size);
+    const int64_t least_s = e->touched_s - TOUCHED_MAX_S;
+    if (modified_s > 0 && modified_s < e->touched_s)
+        e->touched_s = modified_s > least_s ? modified_s : least_s;
+    e->stored = true;
     return 0;
 }
 
 static int add_cached(void *arg, const struct blob_id *id, const struct blob_stat *st)
 {
-    blob_s3_add_cached(arg, id, st->size);
+    struct blob_s3 *s = arg;
+    struct blob_s3_object *e = blob_s3_make(s, id);
+    e->stale = e->here && e->size != st->size; /* the directory's copy was verified */
+    if (e->stale) {
+        atomic_fetch_add(&s->base.used_bytes, st->size - e->size);
+        e->size = st->size;
+    }
+    blob_s3_appear(s, e, st->size);
+    e->cached = true;
+    blob_s3_used_now(s, e);
+    blob_s3_settle(s, e);
     return 0;
 }
 

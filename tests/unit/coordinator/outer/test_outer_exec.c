@@ -437,8 +437,8 @@ static void test_missing(void **state)
     rig_end(&r);
 }
 
-/* A bit of a contribution is lost after it came, or a sector cannot be read: its sender may bring it
- * once more. */
+/* A bit of a contribution is lost after it came, or a sector cannot be read: its sender may bring
+ * it once more. */
 static void damaged_contribution(bool unreadable)
 {
     struct rig r;
