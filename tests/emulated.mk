@@ -66,7 +66,7 @@ check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.s
 $(EMU)/test_short.o: tests/gpu/emulate/test_short.c $(STAMP)
 	$(EMU_CC) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(EMU)/test_short: $(EMU)/test_short.o $(EMU_OBJ) $(LIBS_kernels)
-	$(call EMU_LD,,$(LINK_kernels))
+	$(call EMU_LD,-rdynamic,$(LINK_kernels))
 
 .PHONY: check-short-emulated
 check-emulated: check-short-emulated

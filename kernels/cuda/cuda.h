@@ -15,6 +15,8 @@
  * Errors.  A launch that the runtime refuses makes the operation return -ERR_DEVICE.  An
  * error of work already started shows at the next sync or copy; it is sticky, as CUDA's
  * are: every later operation of the device returns -ERR_DEVICE until the process ends.
+ * A lack of memory is not: the operation returns -ENOMEM and may be tried again.  A launch may
+ * lack it, too, since the driver loads a kernel's code when it is first launched.
  * An illegal value in device memory (an id beyond its table) changes nothing, but sets `fault`,
  * which sync returns as -EINVAL. */
 #ifndef KERNELS_CUDA_CUDA_H
@@ -88,7 +90,8 @@ static inline struct cuda_state *cuda_state(const struct device *dev)
     return (struct cuda_state *)dev->impl;
 }
 
-/* Remembers an error of the runtime: 0 or -ERR_DEVICE; while a graph is recorded -EBUSY. */
+/* Remembers an error of the runtime: 0 or -ERR_DEVICE; while a graph is recorded -EBUSY.  A lack of
+ * memory is forgotten: -ENOMEM. */
 int cuda_check(struct cuda_state *st, cudaError_t e);
 
 /* Working memory of the operation being started, 256-byte aligned: -ENOMEM; while a graph is

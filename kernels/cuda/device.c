@@ -123,6 +123,7 @@ void cuda_device_close(struct device *dev)
     lt_free(st->lt);
     stream_release(&st->main);
     cudaFreeHost(st->fault);
+    (void)cudaGetLastError(); /* of a card that did not open: the next one's launches ask for it */
     free(st);
     free(dev);
 }
@@ -287,13 +288,15 @@ static int wait_for(struct stream *s, struct err *err)
 {
     struct cuda_state *st = s->st;
     cudaError_t e = cudaStreamSynchronize(s->handle);
-    cuda_check(st, e);
+    const int rc = cuda_check(st, e);
     if (st->broken)
         return err_set(err, -ERR_DEVICE,
                        "device cuda:%d failed: %s (%s); it stays so until this program is started "
                        "again",
                        st->index, cudaGetErrorString((cudaError_t)st->broken),
                        cudaGetErrorName((cudaError_t)st->broken));
+    if (rc == -ENOMEM)
+        return err_set(err, rc, "device cuda:%d had no memory for work that was queued", st->index);
     int fault = *(volatile int *)st->fault;
     *(volatile int *)st->fault = CUDA_FAULT_NONE;
     if (fault)

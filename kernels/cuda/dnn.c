@@ -18,7 +18,8 @@ struct entry {
     struct dnn_call call; /* kind and shape */
     uint64_t used;        /* by tick; HELD: a captured graph may hold its code */
     struct dnn_plan plan;
-    char why[160]; /* it is declined; "" for a plan */
+    char why[160];  /* it is declined; "" for a plan */
+    bool unplanned; /* there is no plan yet, or there was no memory for one */
 };
 
 struct dnn {
@@ -104,8 +105,8 @@ static void plan(struct dnn *a, struct entry *e)
     struct err err = {0};
     int rc = e->call.kind == DNN_SDPA ? sdpa_plan_make(&to, &e->call.shape.sdpa, &e->plan, &err)
                                       : conv_plan_make(&to, &e->call.shape.conv, &e->plan, &err);
-    if (rc < 0)
-        snprintf(e->why, sizeof e->why, "%.159s", err.msg);
+    e->unplanned = rc == -ENOMEM;
+    snprintf(e->why, sizeof e->why, "%.159s", rc < 0 ? err.msg : "");
     (void)cudaGetLastError(); /* an engine that could not be loaded is no error of ours */
 }
 
@@ -155,8 +156,10 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
         if (!e)
             return NULL;
         e->call = *call;
-        plan(a, e);
+        e->unplanned = true;
     }
+    if (e->unplanned && !s->st->recording)
+        plan(a, e);
     if (call->kind == DNN_SDPA || s->st->recording)
         e->used = HELD;
     else if (e->used != HELD)
@@ -217,7 +220,10 @@ int dnn_run(struct dnn_call *call, struct stream *s)
         return 0;
     }
     /* Whatever it began, our own kernels write all of the result; a card that broke tells them. */
+    char refusal[sizeof e->why];
     (void)cudaGetLastError();
-    snprintf(e->why, sizeof e->why, "cuDNN %d refused to run (status %d)", a->version, status);
-    return declined(a, e->why);
+    snprintf(refusal, sizeof refusal, "cuDNN %d refused to run (status %d)", a->version, status);
+    if (!dnn_lacks_memory(status)) /* which the next call may have */
+        memcpy(e->why, refusal, sizeof refusal);
+    return declined(a, refusal);
 }

@@ -4,8 +4,8 @@
  * and whatever was recorded.
  *
  * Calls that it declines (by its version, the shape, no engine, an execution that it refuses) go
- * to our own kernels, without an error.  SKERRY_SDPA=own and SKERRY_CONV=own keep attention
- * and convolutions there. */
+ * to our own kernels, without an error; what only lacked memory is tried again.  SKERRY_SDPA=own
+ * and SKERRY_CONV=own keep attention and convolutions there. */
 #ifndef KERNELS_CUDA_DNN_H
 #define KERNELS_CUDA_DNN_H
 

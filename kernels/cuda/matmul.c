@@ -492,6 +492,8 @@ static int run_way(struct device *dev, struct lt *lt, struct plan *p, int algo,
         rc = cuda_gemm((float *)r.wide, mm, s);
     else
         *status = multiply(lt, p, algo, mm, &r, s);
+    if (*status == CUBLAS_STATUS_ALLOC_FAILED)
+        rc = cuda_check(s->st, cudaErrorMemoryAllocation);
     return rc == 0 && *status == CUBLAS_STATUS_SUCCESS ? finish(dev, p, mm, &r, s) : rc;
 }
 
@@ -631,7 +633,7 @@ static int tune(struct device *dev, struct lt *lt, struct plan *p, const struct 
         return 0;
     }
     p->algos[0] = algo;
-    if (chosen != WAY_OWN)
+    if (chosen != WAY_OWN && t.rc == 0) /* a way that lacked memory may be faster */
         ways_add(lt->ways, &p->key, sizeof p->key, (int)chosen, &algo, sizeof algo);
     return 0;
 }
@@ -651,9 +653,10 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
         int rc = run_way(dev, lt, p, 0, mm, s, &status);
         if (rc < 0 || status == CUBLAS_STATUS_SUCCESS)
             return rc;
-        if (!declined(status))
-            return cuda_check(s->st, cudaGetLastError()) < 0 ? -ERR_DEVICE
-                                                             : cuda_check(s->st, cudaErrorUnknown);
+        if (!declined(status)) {
+            rc = cuda_check(s->st, cudaGetLastError());
+            return rc < 0 ? rc : cuda_check(s->st, cudaErrorUnknown);
+        }
         if (s->st->recording)
             return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
         decide(lt, p, p->way + 1);

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* Starts a kernel on the stream; an empty grid is no work.  0 or -ERR_DEVICE. */
+/* Starts a kernel on the stream; an empty grid is no work.  As cuda_check. */
 template <typename... P, typename... A>
 static inline int launch(struct stream *s, void (*kernel)(P...), dim3 grid, unsigned block,
                          size_t shared, A... args)

@@ -7,11 +7,13 @@ int cuda_check(struct cuda_state *st, cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
+    (void)cudaGetLastError(); /* the next launch asks for it, maybe another card's */
     if (st->recording) {
-        (void)cudaGetLastError();
         st->refused = st->refused ? st->refused : (int)e;
         return -EBUSY;
     }
+    if (e == cudaErrorMemoryAllocation)
+        return -ENOMEM;
     if (!st->broken)
         st->broken = (int)e;
     return -ERR_DEVICE;

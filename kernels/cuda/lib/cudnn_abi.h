@@ -4,10 +4,18 @@
 #ifndef KERNELS_CUDA_LIB_CUDNN_ABI_H
 #define KERNELS_CUDA_LIB_CUDNN_ABI_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DNN_SUCCESS = 0 }; /* the status; all others are failures */
+/* The status; all others are failures. */
+enum { DNN_SUCCESS = 0, DNN_NO_HOST_MEMORY = 4003, DNN_NO_DEVICE_MEMORY = 4004 };
+
+/* A failure that may pass. */
+static inline bool dnn_lacks_memory(int status)
+{
+    return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
+}
 
 /* cudnnBackendDescriptorType_t */
 enum cudnn_kind {

@@ -176,15 +176,15 @@ static int engine_configs(struct dnn_graph *b, void *graph, void *configs[CONFIG
     return b->status != DNN_SUCCESS ? 0 : count < CONFIGS ? (int)count : CONFIGS;
 }
 
-/* The plan of one engine; the refusal of an engine is not the end. */
-static bool plan_of(struct dnn_graph *b, void *config)
+/* The plan of one engine, and its status; the refusal of an engine is not the end. */
+static int plan_of(struct dnn_graph *b, void *config)
 {
     static const char what[] = "all of its engines";
     const struct dnn_target *to = b->to;
     int64_t count = 0;
     void *plan = dnn_graph_desc(b, DNN_PLAN, what);
     if (b->status != DNN_SUCCESS)
-        return false;
+        return b->status;
     int status = to->handle ? to->api->set(plan, DNN_PLAN_HANDLE, DNN_TYPE_HANDLE, 1, &to->handle)
                             : to->api->set(plan, DNN_PLAN_DEVICEPROP, DNN_TYPE_DESCRIPTOR, 1,
                                            &to->properties);
@@ -197,22 +197,24 @@ static bool plan_of(struct dnn_graph *b, void *config)
                               &b->plan->work_bytes);
     if (status == DNN_SUCCESS)
         b->plan->plan = plan;
-    return status == DNN_SUCCESS;
+    return status;
 }
 
 int dnn_graph_plan(struct dnn_graph *b, struct err *err)
 {
     void *configs[CONFIGS] = {NULL};
     void *graph = operation_graph(b);
-    int n = engine_configs(b, graph, configs);
-    for (int i = 0; i < n && !b->plan->plan; i++)
-        plan_of(b, configs[i]);
+    int n = engine_configs(b, graph, configs), refusal = -1;
+    for (int i = 0; i < n && !b->plan->plan; i++) {
+        const int status = plan_of(b, configs[i]);
+        refusal = dnn_lacks_memory(status) ? status : refusal;
+    }
     if (b->plan->plan)
         return 0;
-    check(b, -1, "all of its engines");
+    check(b, refusal, "all of its engines");
     dnn_plan_drop(b->to->api, b->plan);
-    return err_set(err, -ERR_DEVICE, "cuDNN %d refused %s (status %d)", b->to->version, b->what,
-                   b->status);
+    return err_set(err, dnn_lacks_memory(b->status) ? -ENOMEM : -ERR_DEVICE,
+                   "cuDNN %d refused %s (status %d)", b->to->version, b->what, b->status);
 }
 
 int dnn_plan_run(const struct cudnn_api *api, void *handle, const struct dnn_plan *plan,

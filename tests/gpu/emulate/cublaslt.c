@@ -1,9 +1,9 @@
 /* cuBLASLt as far as kernels/cuda/matmul.c uses it, on plain memory: what the descriptors say
  * is done by loops.  SKERRY_EMULATE_LT narrows what it takes, so that each way is tried:
  * "strict" has only a bias of C's type and no sums, "plain" no epilogue, "none" nothing.  With
- * "tune" it has three algorithms, of which one is wrong, one does not run and the last, which
- * the emulated clock likes best, is right.  Who allows that parts of a sum are rounded to bf16
- * gets a wrong algorithm too. */
+ * "full" no product has memory to run.  With "tune" it has three algorithms, of which one is wrong,
+ * one does not run and the last, which the emulated clock likes best, is right.  Who allows that
+ * parts of a sum are rounded to bf16 gets a wrong algorithm too. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -148,7 +148,8 @@ static int takes(const struct desc *d, const struct layout *c)
     if (strcmp(mode, "strict") == 0)
         return d->epilogue != CUBLASLT_EPILOGUE_BGRADB &&
                (d->bias_type == -1 || d->bias_type == (int32_t)c->type);
-    return strcmp(mode, "plain") == 0 && d->epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+    return strcmp(mode, "full") == 0 ||
+           (strcmp(mode, "plain") == 0 && d->epilogue == CUBLASLT_EPILOGUE_DEFAULT);
 }
 
 /* Both are there where the program shows its symbols, which one that records graphs must. */
@@ -276,8 +277,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, c
                               const cublasLtMatmulAlgo_t *algo, void *work, size_t work_bytes,
                               cudaStream_t s)
 {
+    const char *mode = getenv("SKERRY_EMULATE_LT");
     if (tuned() && algo->data[0] == 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (mode && strcmp(mode, "full") == 0)
+        return CUBLAS_STATUS_ALLOC_FAILED;
     const struct product w = {
         .d = *(const struct desc *)opaque,
         .first = *(const struct layout *)la,

@@ -2,8 +2,9 @@
  * cuDNN demands of them, and a plan is the graph itself, worked out by loops over f32.
  *
  * SKERRY_EMULATE_SDPA: "none" has no engine, "unload" none that loads, "refuse" does not run,
- * "old" is a version of before 9.6.  SKERRY_EMULATE_SDPA_LOG names a file that each complaint
- * about a descriptor goes to. */
+ * "full" has no memory to run, "unplanned" none to load an engine, "old" is a version of
+ * before 9.6.  SKERRY_EMULATE_SDPA_LOG names a file that each complaint about a descriptor goes to.
+ */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -434,6 +435,8 @@ int cudnnBackendFinalize(void *desc)
     case DNN_PLAN:
         if (mode("unload"))
             return UNSUPPORTED;
+        if (mode("unplanned"))
+            return DNN_NO_DEVICE_MEMORY;
         ok = find(d, DNN_PLAN_HANDLE) && child(d, DNN_PLAN_CONFIG)->graph;
         break;
     case DNN_VARIANT_PACK:
@@ -693,6 +696,8 @@ int cudnnBackendExecute(void *handle, void *plan, void *pack)
 {
     if (mode("refuse"))
         return UNSUPPORTED;
+    if (mode("full"))
+        return DNN_NO_DEVICE_MEMORY;
     if (!handle || !((struct desc *)plan)->final || !((struct desc *)pack)->final)
         return complain("an unfinished plan or pack");
     struct execution e = {child(plan, DNN_PLAN_CONFIG)->graph, *(const struct desc *)pack};

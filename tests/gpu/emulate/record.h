@@ -18,6 +18,15 @@ int emu_works(void);
 /* From now on allocations of so many bytes and more fail, on the card and of pinned memory. */
 void emu_refuse(size_t bytes);
 
+/* While it is on, launches of kernels and graphs lack memory. */
+void emu_refuse_launches(int on);
+
+/* A launch begins; 0: it is refused, and the runtime's last error says so. */
+int emu_launch_begins(void);
+
+/* While it is on there are two cards, and the first does not open. */
+void emu_second_card(int on);
+
 #ifdef __cplusplus
 }
 #endif

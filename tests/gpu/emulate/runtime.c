@@ -1,4 +1,6 @@
-/* The CUDA runtime as far as kernels/cuda/device.c uses it, on plain memory: one device. */
+/* The CUDA runtime as far as kernels/cuda/device.c uses it, on plain memory: one device, or two of
+ * which the first does not open. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,14 @@ struct CUgraph_st {
 static struct CUgraph_st *capture; /* in progress */
 static int launches, works;
 static size_t refused = ((size_t)1 << 30) + 1;
+static bool launches_refused, second_card;
+static _Thread_local cudaError_t last;
+
+static cudaError_t fail(cudaError_t e)
+{
+    last = e;
+    return e;
+}
 
 void emu_do(void (*run)(void *arg), const void *arg, size_t bytes)
 {
@@ -48,10 +58,24 @@ void emu_refuse(size_t bytes)
 {
     refused = bytes;
 }
+void emu_refuse_launches(int on)
+{
+    launches_refused = on;
+}
+int emu_launch_begins(void)
+{
+    if (launches_refused)
+        (void)fail(cudaErrorMemoryAllocation);
+    return !launches_refused;
+}
+void emu_second_card(int on)
+{
+    second_card = on;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
     if (capture)
-        return cudaErrorIllegalState;
+        return fail(cudaErrorIllegalState);
     capture = calloc(1, sizeof *capture);
     capture->end = &capture->first;
     return cudaSuccess;
@@ -60,7 +84,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 {
     *graph = capture;
     capture = NULL;
-    return *graph ? cudaSuccess : cudaErrorIllegalState;
+    return *graph ? cudaSuccess : fail(cudaErrorIllegalState);
 }
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
@@ -100,6 +124,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
+    if (launches_refused)
+        return fail(cudaErrorMemoryAllocation);
     launches++;
     works = 0;
     for (struct node *n = ((struct CUgraph_st *)exec)->first; n; n = n->next, works++)
@@ -109,7 +135,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = second_card ? 2 : 1;
     return cudaSuccess;
 }
 cudaError_t cudaSetDeviceFlags(unsigned flags)
@@ -118,7 +144,9 @@ cudaError_t cudaSetDeviceFlags(unsigned flags)
 }
 cudaError_t cudaSetDevice(int device)
 {
-    return device ? cudaErrorInvalidDevice : cudaSuccess;
+    if (second_card && device == 0)
+        return fail(cudaErrorDevicesUnavailable);
+    return device > second_card ? fail(cudaErrorInvalidDevice) : cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version)
 {
@@ -147,9 +175,9 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     if (capture)
-        return cudaErrorStreamCaptureUnsupported;
+        return fail(cudaErrorStreamCaptureUnsupported);
     *p = bytes < refused ? aligned_alloc(256, (bytes + 511) / 256 * 256) : NULL;
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+    return *p ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void *p)
 {
@@ -208,7 +236,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    return capture ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+    return capture ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void)
 {
@@ -244,11 +272,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 }
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    const cudaError_t e = last;
+    last = cudaSuccess;
+    return e;
 }
 cudaError_t cudaPeekAtLastError(void)
 {
-    return cudaSuccess;
+    return last;
 }
 const char *cudaGetErrorName(cudaError_t e)
 {

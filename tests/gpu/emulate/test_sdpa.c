@@ -9,6 +9,8 @@
 #if __has_include(<cudnn_graph.h>)
 #include <cudnn_graph.h>
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
+SAME(DNN_NO_HOST_MEMORY, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED);
+SAME(DNN_NO_DEVICE_MEMORY, CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED);
 SAME(DNN_POINTWISE, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
 SAME(DNN_ENGINECFG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
 SAME(DNN_ENGINEHEUR, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -281,6 +283,24 @@ static void refusals_fall_back(void **state)
     }
 }
 
+/* What lacks memory once is tried again. */
+static void a_lack_of_memory_ends(void **state)
+{
+    static const char *const modes[] = {"full", "unplanned"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        struct devices d;
+        open_pair(&d, modes[i]);
+        forward_and_backward(&d, (struct shape){1, 128, 2, 1, 16, true});
+        assert_int_equal(use_of(&d).own, 3);
+        assert_non_null(strstr(use_of(&d).why, "(status 4004)"));
+        setenv("SKERRY_EMULATE_SDPA", "", 1);
+        forward_and_backward(&d, (struct shape){1, 128, 2, 1, 16, true});
+        assert_int_equal(use_of(&d).own, 3);
+        assert_int_equal(use_of(&d).fused, 3);
+        close_pair(&d);
+    }
+}
+
 static void own_on_request(void **state)
 {
     struct devices d;
@@ -410,10 +430,15 @@ int main(void)
 {
     setenv("SKERRY_EMULATE_SDPA_LOG", LOG_NAME, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(graphs_mean_attention),   cmocka_unit_test(some_are_declined),
-        cmocka_unit_test(masks_of_our_own),        cmocka_unit_test(refusals_fall_back),
-        cmocka_unit_test(own_on_request),          cmocka_unit_test(recorded),
-        cmocka_unit_test(graphs_mean_convolution), cmocka_unit_test(convolutions_without_end),
+        cmocka_unit_test(graphs_mean_attention),
+        cmocka_unit_test(some_are_declined),
+        cmocka_unit_test(masks_of_our_own),
+        cmocka_unit_test(refusals_fall_back),
+        cmocka_unit_test(a_lack_of_memory_ends),
+        cmocka_unit_test(own_on_request),
+        cmocka_unit_test(recorded),
+        cmocka_unit_test(graphs_mean_convolution),
+        cmocka_unit_test(convolutions_without_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

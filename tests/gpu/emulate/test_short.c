@@ -1,5 +1,6 @@
 /* A card, and a host, that is short of memory for a while: no call takes that for a broken card,
- * nor for a reason to go on more slowly for ever. */
+ * nor for a reason to go on more slowly for ever.  And a card that does not open, beside one that
+ * does. */
 #include "tests/unit/kernels/guard.h"
 
 #include "tests/gpu/emulate/record.h"
@@ -29,6 +30,71 @@ static void products_wait_for_memory(void **state)
     device_close(d.fast);
 }
 
+/* Of a product that cuBLASLt had no memory for, its next call is the library's, not our own. */
+static void products_wait_for_the_library(void **state)
+{
+    struct device *dev;
+    struct graph *g;
+    struct matmul mm = {.m = SIDE, .n = SIDE, .k = SIDE, .dt = DT_BF16, .c_dt = DT_BF16};
+    mm.a = guard_randn(SIDE * SIDE, DT_BF16, 1);
+    mm.b = guard_randn(SIDE * SIDE, DT_BF16, 1);
+    mm.c = guard_new(SIDE * SIDE * 2);
+    assert_int_equal(device_open("cuda:0", 0, &dev, NULL), 0);
+    for (int timed = 0; timed < 2; timed++) {
+        setenv("SKERRY_EMULATE_LT", "full", 1);
+        assert_int_equal(dev->ops->matmul(dev, &mm, NULL), -ENOMEM);
+        unsetenv("SKERRY_EMULATE_LT");
+        assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+    }
+    struct stream *s;
+    assert_int_equal(dev->ops->stream_new(dev, &s, NULL), 0);
+    assert_int_equal(dev->ops->matmul(dev, &mm, s), 0);
+    assert_int_equal(dev->ops->graph_begin(dev, s, NULL), 0);
+    assert_int_equal(dev->ops->matmul(dev, &mm, s), 0);
+    assert_int_equal(dev->ops->graph_end(dev, s, &g, NULL), 0);
+    emu_refuse_launches(1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(dev->ops->graph_launch(dev, g, s), -ENOMEM);
+    emu_refuse_launches(0);
+    assert_int_equal(dev->ops->graph_launch(dev, g, s), 0);
+    assert_int_equal(emu_works(), 1);
+    assert_int_equal(dev->ops->sync(dev, s, NULL), 0);
+    dev->ops->graph_free(dev, g);
+    dev->ops->stream_free(dev, s);
+    guard_check_all();
+    device_close(dev);
+}
+
+static void launches_wait_for_memory(void **state)
+{
+    struct device *dev;
+    float *x = guard_new(SIDE * sizeof *x);
+    assert_int_equal(device_open("cuda:0", 0, &dev, NULL), 0);
+    emu_refuse_launches(1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(dev->ops->fill(dev, x, 1, SIDE, NULL), -ENOMEM);
+    emu_refuse_launches(0);
+    assert_int_equal(dev->ops->fill(dev, x, 1, SIDE, NULL), 0);
+    assert_int_equal(dev->ops->sync(dev, NULL, NULL), 0);
+    assert_true(x[0] == 1 && x[SIDE - 1] == 1);
+    guard_check_all();
+    device_close(dev);
+}
+
+static void the_next_card_is_not_blamed(void **state)
+{
+    struct device *dev;
+    float *x = guard_new(SIDE * sizeof *x);
+    emu_second_card(1);
+    assert_int_equal(device_open("auto", 0, &dev, NULL), 0);
+    assert_string_equal(dev->name, "cuda:1");
+    assert_int_equal(dev->ops->fill(dev, x, 1, SIDE, NULL), 0);
+    assert_int_equal(dev->ops->sync(dev, NULL, NULL), 0);
+    device_close(dev);
+    emu_second_card(0);
+    guard_check_all();
+}
+
 static void copies_wait_for_memory(void **state)
 {
     struct device *dev;
@@ -51,7 +117,12 @@ static void copies_wait_for_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products_wait_for_memory),
-                                       cmocka_unit_test(copies_wait_for_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_wait_for_memory),
+        cmocka_unit_test(products_wait_for_the_library),
+        cmocka_unit_test(launches_wait_for_memory),
+        cmocka_unit_test(copies_wait_for_memory),
+        cmocka_unit_test(the_next_card_is_not_blamed),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,8 +151,9 @@ static inline int launch(struct stream *s, void (*kernel)(P...), dim3 grid, unsi
     };
     if (!grid.x || !grid.y || !grid.z)
         return 0;
-    emu_do([](void *arg) { (*(decltype(whole) *)arg)(); }, &whole, sizeof whole);
-    return 0;
+    if (emu_launch_begins())
+        emu_do([](void *arg) { (*(decltype(whole) *)arg)(); }, &whole, sizeof whole);
+    return cuda_check(s->st, cudaPeekAtLastError());
 }
 
 #define SHARED_DYNAMIC(name) unsigned char *name = emu_shared
