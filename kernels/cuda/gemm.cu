@@ -1,5 +1,5 @@
-/* Products of our own: a plain one for the few shapes that cuBLASLt declines, with any strides and
- * no epilogue, and one for few rows or columns. */
+/* A product of our own for the few shapes that cuBLASLt declines, with any strides and no
+ * epilogue. */
 #include <errno.h>
 
 #include "kernels/cuda/common.cuh"
