@@ -8,7 +8,8 @@ GPU_OBJ := $(CHECK_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
 GPU_CHOICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='guard_device()' -DCARD_DEVICE='guard_device()')
 define gpu_test
 $$(GPU)/test_%.o: $(1)/test_%.c $$(STAMP) | $$(PB_H)
-	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_CHOICE) -Dmain=main_$$* $$(ALL_CFLAGS) \
+	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_CHOICE) -Dmain=main_$$* \
+	  -D_cmocka_run_group_tests=run_group $$(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $$@ $$<
 endef
 $(foreach d,tests/unit/kernels tests/unit/worker/engine tests/unit/worker/frozen tests/gpu,$(eval $(call gpu_test,$(d))))

@@ -51,11 +51,33 @@ static bool runs_here(const char *name)
     return !HAVE_CUDA || strcmp(name, "islands") != 0 || device_cards() > 1;
 }
 
+static const char *wanted; /* the one function of a test that is to run; NULL: all */
+
+/* cmocka_run_group_tests of every test: for a name that no function has it would run nothing, and
+ * pass. */
+int run_group(const char *group, const struct CMUnitTest *const functions, size_t n,
+              CMFixtureFunction setup, CMFixtureFunction teardown);
+int run_group(const char *group, const struct CMUnitTest *const functions, size_t n,
+              CMFixtureFunction setup, CMFixtureFunction teardown)
+{
+    bool found = !wanted;
+    for (size_t i = 0; i < n; i++)
+        found |= wanted && strcmp(functions[i].name, wanted) == 0;
+    if (found)
+        return _cmocka_run_group_tests(group, functions, n, setup, teardown);
+    fprintf(stderr, "check_ops: unknown function '%s' of a test, which has these:", wanted);
+    for (size_t i = 0; i < n; i++)
+        fprintf(stderr, " %s", functions[i].name);
+    fputc('\n', stderr);
+    return 1;
+}
+
 /* TEST or TEST:FUNCTION. */
 static int run(const char *name)
 {
     const size_t len = strcspn(name, ":");
-    cmocka_set_test_filter(name[len] ? name + len + 1 : NULL);
+    wanted = name[len] ? name + len + 1 : NULL;
+    cmocka_set_test_filter(wanted);
     for (int i = 0; i < COUNT; i++)
         if (strlen(tests[i].name) == len && memcmp(tests[i].name, name, len) == 0)
             return tests[i].run();
@@ -66,6 +88,7 @@ static int run(const char *name)
 int main(int argc, char **argv)
 {
     int failed = 0;
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* as workerd does */
     (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was found stays if the rest fails */
     if (argc == 2 && strcmp(argv[1], "bench") == 0)
         return bench();

@@ -73,6 +73,13 @@ def test_all_groups_at_once(tmp_path):
         assert f"{group}: done" in told
 
 
+def test_a_name_that_no_test_has():
+    for name, ok in [("adaln:refuses_impossible", True), ("adaln:refuse_impossible", False), ("adalm", False)]:
+        done = subprocess.run([f"{BUILD}/release/gpu/check_ops", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**os.environ, "SKERRY_DEVICE": "cpu"}, check=False)
+        assert (done.returncode == 0) == ok, done.stdout.decode()
+
+
 def test_groups_of_a_call(tmp_path):
     process = start(tmp_path, "--only", "swarm whole")
     told = process.communicate(timeout=900)[0].decode()
