@@ -45,7 +45,8 @@ $(eval $(call bundled,release/gpu/check_ops,$(GPU_OBJ) $(LIBS_worker),$$(LINK_wo
 $(eval $(call bundled,release/gpu/train_bench,$(GPU)/train_bench.o $(LIBS_worker),$$(LINK_worker)))
 $(foreach p,$(PROBES),$(eval $(call bundled,release/$(p),$(O)/$(p).o $(LIBS_worker),$$(LINK_worker))))
 
-gpu-bundle: $(BUILD_DIR)/gpu-bundle.tar.xz ## the same with all their libraries in one archive (CUDA_ARCHS=90 for a small one)
+gpu-bundle: $(if $(filter 1,$(CUDA)),$(BUILD_DIR)/gpu-bundle.tar.xz) ## the same with all their libraries in one archive (CUDA_ARCHS=90 for a small one)
+	$(if $(filter 1,$(CUDA)),,@echo 'gpu-bundle: needs nvcc, and no CUDA=0: programs without CUDA use no card' >&2; exit 1)
 $(BUILD_DIR)/gpu-bundle.tar.xz: $(BUNDLED)
 	@rm -rf $(BUNDLE)/lib && mkdir -p $(BUNDLE)/lib
 	@ldd $(BUNDLED) | awk '$$3 ~ /^\// { print $$1, $$3 }' | sort -u | grep -vE '$(BUNDLE_NOT)' | \

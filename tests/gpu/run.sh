@@ -43,6 +43,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+case $build in
+/*) ;;
+*) build=$(pwd)/$build ;;
+esac
 slower=${SLOWER:-1} most=3600
 [ -n "$only" ] && most=480
 end=$((begun + slower * ${SECONDS_MAX:-$most}))
@@ -97,7 +101,7 @@ if [ -n "$bundle" ]; then
 elif [ -n "$make" ]; then
     cuda=1
     [ -n "$dry" ] && cuda=0
-    step "build" 400 make -j"$(nproc)" CUDA=$cuda BUILD_DIR="$build" gpu-tests || exit 1
+    step "build" 400 make -j"$(nproc)" CUDA=$cuda BUILD_DIR="${BUILD_DIR:-build}" gpu-tests || exit 1
 fi
 gpu=$build/release/gpu tools=$build/release/tests/tools/worker
 # What check_ops and the tests of whole models run on.
@@ -131,7 +135,7 @@ PY
 commit=$(cat "$build/COMMIT" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)
 tell "# about commit $commit, $(date -u +%Y-%m-%d), $(nproc) cores"
 command -v nvidia-smi >/dev/null &&
-    tell "# about $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)"
+    tell "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sed 's/^/# about /')"
 python=$(python_with "tables" 60 'import sys; print(sys.version.split()[0])')
 [ -n "$python" ] || { echo "run.sh: no python3: the table cannot be made" >&2; exit 2; }
 for p in $pythons; do
@@ -144,7 +148,8 @@ card='torch.zeros(1, device="cuda")' no_torch='no PyTorch that sees the card'
 torch="import torch; torch.nn.functional.scaled_dot_product_attention; print(torch.__version__); $card"
 py_torch=''
 # From a cold disk PyTorch and its first context take a minute, which is no failure of theirs.
-if wants train || wants whole; then
+# The groups of --short ask for themselves, and do not wait for this one.
+if [ -z "$short" ] && { wants train || wants whole; }; then
     py_torch=$(python_with "PyTorch" 240 "$torch")
 fi
 
@@ -152,7 +157,7 @@ for program in "$gpu/check_ops" "$gpu/train_bench" "$tools/train_probe" "$tools/
     [ -x "$program" ] || { echo "run.sh: no $program: make gpu-tests, or --bundle" >&2; exit 1; }
 done
 step "a device that opens" 120 "$gpu/train_bench" --device $device --dim 16 --depth 1 --heads 2 --grid 2 --batch 1 \
-    --seconds 0.1 || echo "run.sh: what follows will fail too" >&2
+    --seconds 0.1 || { echo "run.sh: $device does not open, and all that follows needs it: what it said is above" >&2; exit 1; }
 
 # ---- sizes ---------------------------------------------------------------
 if [ -n "$dry" ]; then
@@ -192,7 +197,7 @@ call() { # GROUP
 pack() { tar czf "$records/short.tar.gz.new" -C "$parts" . && mv "$records/short.tar.gz.new" "$records/short.tar.gz"; }
 # shellcheck disable=SC2086
 if [ -n "$short" ]; then
-    export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$(pwd)/$build/inductor}"
+    export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$build/inductor}"
     rm -rf "$parts" && mkdir -p "$parts"
     (while sleep 3; do pack 2>/dev/null; done) &
     packing=$!
@@ -310,7 +315,7 @@ if [ -n "$only" ] && group why; then
     ours "why: DiT-XL/2, attention by cuDNN" 90 $xl $xl_batches
     unset SKERRY_SDPA
     # What was timed before is kept, and would not be told again.
-    [ -z "$dry" ] && export SKERRY_TUNE=say XDG_CACHE_HOME="$(pwd)/$figures/timed-anew" && rm -rf "$XDG_CACHE_HOME"
+    [ -z "$dry" ] && export SKERRY_TUNE=say XDG_CACHE_HOME="$figures/timed-anew" && rm -rf "$XDG_CACHE_HOME"
     ours "why: DiT-XL/2, each operation" 90 $xl --batch 64 --profile 3
     ours "why: DiT 384x12, each operation" 60 $small --batch 64 --profile 20
     export SKERRY_CUDA_GRAPHS=0

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,10 +20,10 @@ OUTPUT_MAX = 12000  # characters of it
 KILLS = 5
 
 
-def start(out, *arguments, **kw):
-    env = dict(os.environ, OUT=str(out), BUILD_DIR=BUILD, PYTHON=sys.executable, SLOWER="6")
-    return subprocess.Popen(["tests/gpu/run.sh", "--no-build", "--dry-run", "cpu", *arguments], cwd=ROOT, env=env,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **kw)
+def start(out, *arguments, on=("--dry-run", "cpu"), **environment):
+    env = {**os.environ, "OUT": str(out), "BUILD_DIR": BUILD, "PYTHON": sys.executable, "SLOWER": "6", **environment}
+    return subprocess.Popen(["tests/gpu/run.sh", "--no-build", *on, *arguments], cwd=ROOT, env=env,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def kill_all(process):
@@ -60,17 +61,35 @@ def check_group(group, found):
         assert rows, f"{name} has no figure"
 
 
-def test_all_groups_at_once(tmp_path):
-    out = tmp_path / "out"
-    process = start(out, "--short")
+def test_all_groups_at_once(tmp_path, tmp_path_factory):
+    out, wrapped = tmp_path / "out", tmp_path_factory.mktemp("wrapped")
+    groups = os.path.join(BUILD, "figures", "short")
+    shutil.rmtree(groups, ignore_errors=True)
+    python, begun = wrapped / "python", wrapped / "begun"
+    python.write_text(f'''#!/bin/sh
+case ${{2:-}} in "import torch"*) echo groups: $(ls {groups} 2>/dev/null) >>{begun} ;; esac
+exec {sys.executable} "$@"
+''')
+    python.chmod(0o755)
+    process = start(out, "--short", PYTHON=str(python))
     told = process.communicate(timeout=900)[0].decode()
     assert process.returncode == 0, told
+    first = begun.read_text().splitlines()[0]
+    assert first != "groups:", "PyTorch started before any group"
     assert len(told) <= OUTPUT_MAX and os.listdir(out / "..") == ["out"]
     with tarfile.open(out / "short.tar.gz") as tar:
         tar.extractall(tmp_path / "records")
     for group in GROUPS:
         check_group(group, records(tmp_path / "records" / group))
         assert f"{group}: done" in told
+
+
+def test_a_device_that_does_not_open(tmp_path):
+    process = start(tmp_path, "--short", on=(), CUDA_VISIBLE_DEVICES="")
+    told = process.communicate(timeout=300)[0].decode()
+    assert process.returncode == 1, told
+    assert "run.sh: cuda:0 does not open" in told
+    assert re.fullmatch(r"start-\d{8}T\d{6}\.log", "".join(os.listdir(tmp_path)))
 
 
 def test_a_name_that_no_test_has():
