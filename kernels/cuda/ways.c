@@ -40,6 +40,15 @@ static char *path_of(const char *card, int driver, size_t library)
     return path;
 }
 
+/* The place of the entry with this key, a new one if there is none; NULL: there is no room. */
+static struct ways_entry *place_of(struct ways *w, const unsigned char key[WAYS_KEY])
+{
+    for (int i = 0; i < w->n; i++)
+        if (memcmp(w->entries[i].key, key, WAYS_KEY) == 0)
+            return &w->entries[i];
+    return w->n < ENTRIES_MAX ? &w->entries[w->n++] : NULL;
+}
+
 struct ways *ways_open(const char *card, int driver, size_t library)
 {
     struct ways *w = calloc(1, sizeof *w);
@@ -56,12 +65,12 @@ struct ways *ways_open(const char *card, int driver, size_t library)
         ways_close(w);
         return NULL;
     }
-    struct ways_entry e;
+    struct ways_entry e, *to = w->entries;
     off_t at = 0; /* behind an entry that was cut off the next may begin anywhere */
-    while (w->n < ENTRIES_MAX && pread(w->fd, &e, sizeof e, at) == (ssize_t)sizeof e) {
+    while (to && pread(w->fd, &e, sizeof e, at) == (ssize_t)sizeof e) {
         const bool whole = e.sum == sum_of(&e);
-        if (whole)
-            w->entries[w->n++] = e;
+        if (whole && (to = place_of(w, e.key)))
+            *to = e;
         at += whole ? (off_t)sizeof e : 1;
     }
     return w;
@@ -85,15 +94,20 @@ const struct ways_entry *ways_find(const struct ways *w, const void *key, size_t
 void ways_add(struct ways *w, const void *key, size_t bytes, int way, const void *algo,
               size_t algo_bytes)
 {
-    if (!w || w->n == ENTRIES_MAX)
+    struct ways_entry e = {.way = way};
+    memcpy(e.key, key, bytes);
+    memcpy(e.algo, algo, algo_bytes);
+    e.sum = sum_of(&e);
+    if (!w)
         return;
-    struct ways_entry *e = &w->entries[w->n];
-    memset(e, 0, sizeof *e);
-    memcpy(e->key, key, bytes);
-    memcpy(e->algo, algo, algo_bytes);
-    e->way = way;
-    e->sum = sum_of(e);
-    w->n++;
-    if (write(w->fd, e, sizeof *e) < 0) /* kept for this program at least */
+    struct ways_entry *to = place_of(w, e.key);
+    if (!to && ftruncate(w->fd, 0) == 0) {
+        w->n = 0;
+        to = place_of(w, e.key);
+    }
+    if (!to)
+        return;
+    *to = e;
+    if (write(w->fd, &e, sizeof e) < 0) /* kept for this program at least */
         return;
 }

@@ -3,7 +3,8 @@
  *
  * One file for each card, driver and cuBLASLt: $XDG_CACHE_HOME/skerry/products-*, or in
  * ~/.cache/skerry.  Programs may share it, since entries are only appended, one at a time; an
- * entry that was cut off or has another format is skipped.  A file that another user owns or may
+ * entry that was cut off or has another format is skipped, and of several with one key the last
+ * counts.  A file of 4096 keys is emptied for the next one.  A file that another user owns or may
  * write is not read.  Without a folder or room nothing is kept, and no error is returned.  Not for
  * several threads. */
 #ifndef KERNELS_CUDA_WAYS_H
@@ -28,7 +29,7 @@ struct ways;
 struct ways *ways_open(const char *card, int driver, size_t library);
 void ways_close(struct ways *w); /* accepts NULL */
 
-/* The last entry with the key, or NULL; valid until the next ways_add.  w may be NULL. */
+/* The entry with the key, or NULL; valid until the next ways_add.  w may be NULL. */
 const struct ways_entry *ways_find(const struct ways *w, const void *key, size_t bytes);
 void ways_add(struct ways *w, const void *key, size_t bytes, int way, const void *algo,
               size_t algo_bytes);

@@ -3,6 +3,7 @@
  * does. */
 #include "tests/unit/kernels/guard.h"
 
+#include "kernels/cuda/ways.h"
 #include "tests/gpu/emulate/record.h"
 
 enum { SIDE = 64, MIB = 1 << 20, PLENTY = 1 << 30 };
@@ -115,6 +116,33 @@ static void copies_wait_for_memory(void **state)
     device_close(dev);
 }
 
+/* What is kept on disk about products: the file never fills up for good. */
+static void what_was_timed_is_kept(void **state)
+{
+    enum { MANY = 4096, SHARED = MANY / 2 + 1 };
+    struct ways *w[2];
+    int key = -1;
+    for (int i = 0; i < 2; i++) /* two programs that start together */
+        assert_non_null(w[i] = ways_open("a card", 1, 1));
+    for (key = 0; key < SHARED; key++)
+        for (int i = 0; i < 2; i++)
+            ways_add(w[i], &key, sizeof key, i, "algo", 4);
+    ways_close(w[0]);
+    ways_close(w[1]);
+    w[0] = ways_open("a card", 1, 1);
+    for (key = 0; key < SHARED; key++)
+        assert_int_equal(ways_find(w[0], &key, sizeof key)->way, 1);
+    for (; key <= MANY; key++)
+        ways_add(w[0], &key, sizeof key, 2, "algo", 4);
+    ways_close(w[0]);
+    w[0] = ways_open("a card", 1, 1);
+    key = MANY;
+    assert_non_null(ways_find(w[0], &key, sizeof key));
+    key = 0;
+    assert_null(ways_find(w[0], &key, sizeof key)); /* begun anew */
+    ways_close(w[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +151,7 @@ int main(void)
         cmocka_unit_test(launches_wait_for_memory),
         cmocka_unit_test(copies_wait_for_memory),
         cmocka_unit_test(the_next_card_is_not_blamed),
+        cmocka_unit_test(what_was_timed_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
