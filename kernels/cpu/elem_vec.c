@@ -62,16 +62,6 @@ static inline void gelu_range(const struct act *a, int64_t i, int64_t end, const
 }
 BY_TYPE(gelu_range)
 
-static inline void dgelu_range(const struct act *a, int64_t i, int64_t end, const enum dtype dt)
-{
-    for (; i < end; i += VL) {
-        vmask m = v_mask(end - i);
-        vf d = v_mul(v_load_dt(a->dy, dt, i, m), v_gelu_grad(v_load_dt(a->x, dt, i, m)));
-        v_store_dt(a->out, dt, i, m, d);
-    }
-}
-BY_TYPE(dgelu_range)
-
 static inline void silu_range(const struct act *a, int64_t i, int64_t end, const enum dtype dt)
 {
     for (; i < end; i += VL) {
@@ -132,13 +122,6 @@ static int gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum 
 {
     struct act a = {.out = y, .x = x};
     return for_range(dev, dt == DT_BF16 ? gelu_range_bf16 : gelu_range_f32, &a, n);
-}
-
-static int gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
-                    enum dtype dt, struct stream *s)
-{
-    struct act a = {.out = dx, .dy = dy, .x = x};
-    return for_range(dev, dt == DT_BF16 ? dgelu_range_bf16 : dgelu_range_f32, &a, n);
 }
 
 static int silu_fwd(struct device *dev, void *y, const float *x, int64_t n, enum dtype dt,
@@ -274,13 +257,6 @@ static int axpby(struct device *dev, float *out, float a, const float *x, float 
     return for_range(dev, axpby_range, &j, n);
 }
 
-static int ema(struct device *dev, float *avg, const float *x, float decay, int64_t n,
-               struct stream *s)
-{
-    struct vec_job j = {avg, avg, x, decay, 1.0f - decay};
-    return for_range(dev, axpby_range, &j, n);
-}
-
 static void axpy_range(const void *arg, int64_t i, int64_t end)
 {
     const struct vec_job *j = arg;
@@ -295,21 +271,6 @@ static int axpy(struct device *dev, float *y, float a, const float *x, int64_t n
 {
     struct vec_job j = {.out = y, .x = x, .a = a};
     return for_range(dev, axpy_range, &j, n);
-}
-
-static void scale_range(const void *arg, int64_t i, int64_t end)
-{
-    const struct vec_job *j = arg;
-    for (; i < end; i += VL) {
-        vmask m = v_mask(end - i);
-        v_store(j->out + i, m, v_mul(v_load(j->out + i, m), v_set(j->a)));
-    }
-}
-
-static int scale(struct device *dev, float *x, float a, int64_t n, struct stream *s)
-{
-    struct vec_job j = {.out = x, .a = a};
-    return for_range(dev, scale_range, &j, n);
 }
 
 static void fill_range(const void *arg, int64_t i, int64_t end)
@@ -351,9 +312,8 @@ static int cast(struct device *dev, void *dst, enum dtype dst_dt, const void *sr
 
 struct colsum_job {
     float *out;
-    const void *x;
+    const float *x;
     int64_t rows, cols;
-    enum dtype dt;
 };
 
 enum { COL_BLOCK = 4 * VL };
@@ -367,24 +327,18 @@ static void colsum_task(void *arg, int task, int thread)
         acc[b] = v_load(j->out + c0 + b * VL, v_mask(j->cols - c0 - b * VL));
     for (int64_t r = 0; r < j->rows; r++)
         for (int b = 0; b < 4; b++)
-            acc[b] = v_add(acc[b], v_load_dt(j->x, j->dt, r * j->cols + c0 + b * VL,
-                                             v_mask(j->cols - c0 - b * VL)));
+            acc[b] = v_add(acc[b],
+                           v_load(j->x + r * j->cols + c0 + b * VL, v_mask(j->cols - c0 - b * VL)));
     for (int b = 0; b < 4; b++)
         v_store(j->out + c0 + b * VL, v_mask(j->cols - c0 - b * VL), acc[b]);
-}
-
-static int bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
-                     enum dtype dt, struct stream *s)
-{
-    struct colsum_job j = {db, dy, m, n, dt};
-    cpu_team_run(cpu_state(dev)->team, colsum_task, &j, (int)((n + COL_BLOCK - 1) / COL_BLOCK));
-    return 0;
 }
 
 static int sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
                     struct stream *s)
 {
-    return bias_grad(dev, row, x, B, m, DT_F32, s);
+    struct colsum_job j = {row, x, B, m};
+    cpu_team_run(cpu_state(dev)->team, colsum_task, &j, (int)((m + COL_BLOCK - 1) / COL_BLOCK));
+    return 0;
 }
 
 /* ---- per sample ---- */
@@ -474,18 +428,14 @@ void FOR_ISA(elem_install)(struct kernel_ops *ops)
     ops->activation = activation;
     ops->posterior = posterior;
     ops->gelu_fwd = gelu_fwd;
-    ops->gelu_bwd = gelu_bwd;
     ops->silu_fwd = silu_fwd;
     ops->silu_bwd = silu_bwd;
     ops->adamw = adamw;
     ops->sumsq = sumsq;
     ops->axpby = axpby;
     ops->axpy = axpy;
-    ops->ema = ema;
-    ops->scale = scale;
     ops->fill = fill;
     ops->cast = cast;
-    ops->bias_grad = bias_grad;
     ops->sum_rows = sum_rows;
     ops->add_row = add_row;
     ops->flow_mix = flow_mix;

@@ -56,15 +56,6 @@ int ref_geglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows, i
     return 0;
 }
 
-int ref_gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
-                 enum dtype dt, struct stream *s)
-{
-    for (int64_t i = 0; i < n; i++)
-        dtype_set(dx, dt, (size_t)i,
-                  dtype_get(dy, dt, (size_t)i) * gelu_grad(dtype_get(x, dt, (size_t)i)));
-    return 0;
-}
-
 static float sigmoid(float x)
 {
     return 1.0f / (1.0f + expf(-x));
@@ -179,15 +170,6 @@ int ref_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
         for (size_t p = 0; mm->a_colsum && p < (size_t)mm->k; p++)
             mm->a_colsum[i] += dtype_get(mm->a, mm->dt, row + p * a.next);
     }
-    return 0;
-}
-
-int ref_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
-                  enum dtype dt, struct stream *s)
-{
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++)
-            db[j] += dtype_get(dy, dt, (size_t)(i * n + j));
     return 0;
 }
 
@@ -354,14 +336,6 @@ int ref_clip_scale(struct device *dev, float *scale, const double *sum, const do
     return 0;
 }
 
-int ref_ema(struct device *dev, float *ema, const float *x, float decay, int64_t n,
-            struct stream *s)
-{
-    for (int64_t i = 0; i < n; i++)
-        ema[i] = decay * ema[i] + (1.0f - decay) * x[i];
-    return 0;
-}
-
 int ref_axpy(struct device *dev, float *y, float a, const float *x, int64_t n, struct stream *s)
 {
     for (int64_t i = 0; i < n; i++)
@@ -374,13 +348,6 @@ int ref_axpby(struct device *dev, float *out, float a, const float *x, float b, 
 {
     for (int64_t i = 0; i < n; i++)
         out[i] = a * x[i] + b * y[i];
-    return 0;
-}
-
-int ref_scale(struct device *dev, float *x, float a, int64_t n, struct stream *s)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] *= a;
     return 0;
 }
 

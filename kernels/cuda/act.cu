@@ -85,42 +85,32 @@ extern "C" int cuda_silu_bwd(struct device *dev, float *dx, const void *dy, cons
     return dt == DT_BF16 ? map(s, h, n, wide) : map(s, f, n, wide);
 }
 
-/* y = gelu(x), or with dy: y = dy * gelu'(x). */
 template <typename T> struct gelu_map {
     enum { STEP = 8 };
     T *y;
-    const T *dy, *x;
+    const T *x;
 
     template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
     {
-        float v[8], d[8];
+        float v[8];
         load<WIDE, 8>(v, x + i, left);
-        if (dy)
-            load<WIDE, 8>(d, dy + i, left);
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            v[k] = dy ? d[k] * gelu_grad(v[k]) : gelu(v[k]);
+            v[k] = gelu(v[k]);
         store<WIDE, 8>(y + i, v, left);
     }
 };
 
-extern "C" int cuda_gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
-                             enum dtype dt, struct stream *s)
-{
-    struct gelu_map<bf16> h = {
-        (bf16 *)dx, (const bf16 *)dy, (const bf16 *)x
-    };
-    struct gelu_map<float> f = {
-        (float *)dx, (const float *)dy, (const float *)x
-    };
-    bool wide = aligned16(dx, dy, x);
-    return dt == DT_BF16 ? map(s, h, n, wide) : map(s, f, n, wide);
-}
-
 extern "C" int cuda_gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dtype dt,
                              struct stream *s)
 {
-    return cuda_gelu_bwd(dev, y, NULL, x, n, dt, s);
+    struct gelu_map<bf16> h = {
+        (bf16 *)y, (const bf16 *)x
+    };
+    struct gelu_map<float> f = {
+        (float *)y, (const float *)x
+    };
+    return dt == DT_BF16 ? map(s, h, n, aligned16(y, x)) : map(s, f, n, aligned16(y, x));
 }
 
 /* One thread to 8 columns of a row; `pieces` of them make a row. */

@@ -112,12 +112,6 @@ extern "C" int cuda_column_sums(float *out, const void *x, int64_t rows, int64_t
                          : column_sums<float>(out, x, rows, n, ld, accumulate, s);
 }
 
-extern "C" int cuda_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
-                              enum dtype dt, struct stream *s)
-{
-    return cuda_column_sums(db, dy, m, n, n, dt, true, s);
-}
-
 /* b ascending, as the CPU does. */
 struct sum_rows_map {
     enum { STEP = 4 };

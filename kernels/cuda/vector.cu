@@ -49,7 +49,7 @@ extern "C" int cuda_adamw(struct device *dev, const struct adamw *p, struct stre
     return map(s, f, p->n, aligned16(p->p, p->p_bf16, p->m, p->v, p->ema, p->grad));
 }
 
-/* out = a x + b y; the same for all linear operations.  y NULL: out = a x. */
+/* out = a x + b y; the same for all linear operations. */
 struct linear_map {
     enum { STEP = 4 };
     float *out;
@@ -60,11 +60,10 @@ struct linear_map {
     {
         float u[4], w[4];
         load<WIDE, 4>(u, x + i, left);
-        if (y)
-            load<WIDE, 4>(w, y + i, left);
+        load<WIDE, 4>(w, y + i, left);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            u[k] = y ? add(mul(a, u[k]), mul(b, w[k])) : mul(a, u[k]);
+            u[k] = add(mul(a, u[k]), mul(b, w[k]));
         store<WIDE, 4>(out + i, u, left);
     }
 };
@@ -76,22 +75,11 @@ extern "C" int cuda_axpby(struct device *dev, float *out, float a, const float *
     return map(s, f, n, aligned16(out, x, y));
 }
 
-extern "C" int cuda_ema(struct device *dev, float *ema, const float *x, float decay, int64_t n,
-                        struct stream *s)
-{
-    return cuda_axpby(dev, ema, decay, ema, 1.0f - decay, x, n, s);
-}
-
 /* y + a x: 1 y is y to the bit. */
 extern "C" int cuda_axpy(struct device *dev, float *y, float a, const float *x, int64_t n,
                          struct stream *s)
 {
     return cuda_axpby(dev, y, 1.0f, y, a, x, n, s);
-}
-
-extern "C" int cuda_scale(struct device *dev, float *x, float a, int64_t n, struct stream *s)
-{
-    return cuda_axpby(dev, x, a, x, 0.0f, NULL, n, s);
 }
 
 struct fill_map {

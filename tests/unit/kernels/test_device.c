@@ -113,9 +113,9 @@ static void records_a_profile(void **state)
             dev,
             &(struct matmul){.layout = MM_NT, .m = 64, .n = 64, .k = 64, .c = c, .a = x, .b = x},
             NULL);
-    dev->ops->scale(dev, x, 2, 64 * 64, NULL);
+    dev->ops->fill(dev, x, 2, 64 * 64, NULL);
     dev->profile = NULL;
-    dev->ops->scale(dev, x, 2, 64 * 64, NULL);
+    dev->ops->fill(dev, x, 2, 64 * 64, NULL);
     assert_int_equal(prof.n, 2);
     assert_string_equal(prof.rec[0].op, "matmul");
     assert_int_equal(prof.rec[0].calls, 3);

@@ -23,10 +23,6 @@ static void activations(struct devices *d, int64_t n, enum dtype dt)
     assert_int_equal(d->ref->ops->gelu_fwd(d->ref, a, x, n, dt, NULL), 0);
     assert_int_equal(d->fast->ops->gelu_fwd(d->fast, b, x, n, dt, NULL), 0);
     guard_close("gelu", b, a, k, dt, 2e-6f, rel(dt));
-    assert_int_equal(d->ref->ops->gelu_bwd(d->ref, a, dy, x, n, dt, NULL), 0);
-    assert_int_equal(d->fast->ops->gelu_bwd(d->fast, b, dy, x, n, dt, NULL), 0);
-    /* Where tanh is nearly 1 its last place counts up to 17 times, and dy is up to 3.5. */
-    guard_close("gelu_bwd", b, a, k, dt, 5e-6f, rel(dt));
     assert_int_equal(d->ref->ops->silu_fwd(d->ref, a, xf, n, dt, NULL), 0);
     assert_int_equal(d->fast->ops->silu_fwd(d->fast, b, xf, n, dt, NULL), 0);
     guard_close("silu", b, a, k, dt, 2e-6f, rel(dt));
@@ -215,14 +211,8 @@ static void plain_vectors(struct devices *d, int64_t n)
     r->axpy(d->ref, a, 0.3f, x, n, NULL);
     f->axpy(d->fast, b, 0.3f, x, n, NULL);
     assert_memory_equal(a, b, k * 4);
-    r->ema(d->ref, a, y, 0.9f, n, NULL);
-    f->ema(d->fast, b, y, 0.9f, n, NULL);
-    assert_memory_equal(a, b, k * 4);
     r->axpby(d->ref, a, 1.5f, a, -0.5f, y, n, NULL);
     f->axpby(d->fast, b, 1.5f, b, -0.5f, y, n, NULL);
-    assert_memory_equal(a, b, k * 4);
-    r->scale(d->ref, a, 0.7f, n, NULL);
-    f->scale(d->fast, b, 0.7f, n, NULL);
     assert_memory_equal(a, b, k * 4);
     r->fill(d->ref, a, 2.5f, n, NULL);
     f->fill(d->fast, b, 2.5f, n, NULL);
@@ -248,24 +238,17 @@ static void rows(void **state)
     struct devices *d = *state;
     const int dims[][2] = {{1, 1}, {3, 5}, {9, 64}, {5, 65}, {70, 130}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
-        for (int dt = DT_F32; dt <= DT_BF16; dt++) {
-            int m = dims[i][0], n = dims[i][1];
-            size_t k = (size_t)(m * n), w = (size_t)n;
-            void *dy = guard_randn(k, (enum dtype)dt, 1);
-            float *a = guard_randn(w, DT_F32, 1), *b = guard_copy(a, w * 4);
-            d->ref->ops->bias_grad(d->ref, a, dy, m, n, (enum dtype)dt, NULL);
-            d->fast->ops->bias_grad(d->fast, b, dy, m, n, (enum dtype)dt, NULL);
-            guard_close("bias_grad", b, a, w, DT_F32, 1e-5f, 1e-5f);
-            memcpy(b, a, w * 4);
-            float *x0 = guard_randn(k, DT_F32, 1), *x1 = guard_copy(x0, k * 4);
-            d->ref->ops->add_row(d->ref, x0, a, m, n, NULL);
-            d->fast->ops->add_row(d->fast, x1, a, m, n, NULL);
-            assert_memory_equal(x0, x1, k * 4);
-            d->ref->ops->sum_rows(d->ref, a, x0, m, n, NULL);
-            d->fast->ops->sum_rows(d->fast, b, x0, m, n, NULL);
-            assert_memory_equal(a, b, w * 4);
-            guard_check_all();
-        }
+        int m = dims[i][0], n = dims[i][1];
+        size_t k = (size_t)(m * n), w = (size_t)n;
+        float *a = guard_randn(w, DT_F32, 1), *b = guard_copy(a, w * 4);
+        float *x0 = guard_randn(k, DT_F32, 1), *x1 = guard_copy(x0, k * 4);
+        d->ref->ops->add_row(d->ref, x0, a, m, n, NULL);
+        d->fast->ops->add_row(d->fast, x1, a, m, n, NULL);
+        assert_memory_equal(x0, x1, k * 4);
+        d->ref->ops->sum_rows(d->ref, a, x0, m, n, NULL);
+        d->fast->ops->sum_rows(d->fast, b, x0, m, n, NULL);
+        assert_memory_equal(a, b, w * 4);
+        guard_check_all();
     }
 }
 

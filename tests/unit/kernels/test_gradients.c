@@ -447,7 +447,15 @@ static void activations(void **state)
     c.y = guard_new(N_ACT * 4);
     c.w = guard_randn(N_ACT, DT_F32, 1);
     float *dx = guard_new(N_ACT * 4);
-    c.dev->ops->gelu_bwd(c.dev, dx, c.w, c.x, N_ACT, DT_F32, NULL);
+    const struct matmul times_gelu_grad = {.epilogue = MM_DGELU,
+                                           .m = 1,
+                                           .n = N_ACT,
+                                           .k = 1,
+                                           .c = dx,
+                                           .a = guard_of(float, 1),
+                                           .b = c.w,
+                                           .aux = c.x};
+    c.dev->ops->matmul(c.dev, &times_gelu_grad, NULL);
     check("gelu", act_loss, &c, c.x, dx, N_ACT);
     c.silu = true;
     c.dev->ops->silu_bwd(c.dev, dx, c.w, c.x, N_ACT, DT_F32, false, NULL);
