@@ -1,7 +1,6 @@
 #include "worker/agent.h"
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer.h"
@@ -56,7 +55,7 @@ struct agent {
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
     uint32_t retry_ms; /* the next AGENT_DO_TIMER's */
-    struct loop_timer *retry, *late, *notice;
+    struct loop_timer *retry, *late, *notice, *hung;
     struct log_change waiting;
     struct err fatal; /* why this process cannot go on; code 0: it can go on */
     char leave_reason[256], notice_reason[256];
@@ -171,6 +170,7 @@ static void plan_done(void *arg, int rc)
 {
     struct job j = *(struct job *)arg;
     mem_free(arg);
+    loop_timer_stop(j.a->hung);
     bad_news(j.a, rc < 0 ? AGENT_FAILED : AGENT_PLANNED, rc, j.err.msg);
 }
 
@@ -206,27 +206,14 @@ static int run_work(void *arg)
     return engine_run(j->a->opt.engine, j->w, &j->err);
 }
 
-static void log_result(const struct agent *a)
-{
-    const struct work_result *r = &a->w->result;
-    if (r->steps > 0)
-        log_info("agent",
-                 "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
-                 " loss=%.4f seconds=%.2f bad=%u",
-                 a->task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
-                 r->bad_count);
-    else
-        log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", a->task_id, a->w->kind->name,
-                 (double)r->seconds);
-}
-
 static void run_done(void *arg, int rc)
 {
     struct job j = *(struct job *)arg;
     mem_free(arg);
+    loop_timer_stop(j.a->hung);
     uplink_drop(j.a->uplink);
     if (rc == 0)
-        log_result(j.a);
+        outcome_log(j.a->task_id, j.w);
     const bool misbuilt = rc == -ERR_HASH && !j.w->full_only;
     bad_news(j.a, rc == 0 ? AGENT_RAN : misbuilt ? AGENT_MISBUILT : AGENT_FAILED, rc, j.err.msg);
 }
@@ -468,21 +455,10 @@ static void do_drop(struct agent *a)
 
 /* ---- report ---- */
 
-/* Writes and removes a small file: 0, or why the work directory does not take it. */
-static int try_disk(const struct agent *a, struct err *err)
-{
-    char *path = file_join(a->opt.tmp_dir, "probe");
-    int rc = file_write_atomic(path, path, strlen(path), 0600, err);
-    if (rc == 0)
-        rc = file_remove(path, err);
-    mem_free(path);
-    return rc;
-}
-
 static void do_fail(struct agent *a)
 {
     struct err err = {0};
-    const int disk = outcome_own(a->code) ? 0 : try_disk(a, &err);
+    const int disk = outcome_own(a->code) ? 0 : outcome_try_disk(a->opt.tmp_dir, &err);
     a->failure.code = outcome_blame(a->code, disk, a->sending);
     a->failure.retryable = outcome_retryable(a->code, a->w && a->w->source_path);
     str_copy(a->failure.reason, sizeof(a->failure.reason), a->detail);
@@ -582,6 +558,8 @@ static void stop_work(struct agent *a, enum work_stop why)
         return;
     atomic_store(&a->w->stop, why);
     uplink_interrupt(a->uplink);
+    if (decide_agent_computes(&a->core))
+        loop_timer_start(a->hung, a->opt.hung_ms, 0);
 }
 
 static void do_revoke(struct agent *a)
@@ -708,6 +686,14 @@ static void on_retry(void *arg)
     news(arg, AGENT_TIMER);
 }
 
+static void on_hung(void *arg)
+{
+    struct agent *a = arg;
+    (void)err_set(&a->fatal, -ERR_DEVICE, "the device hangs: task=%" PRIu64 " does not stop",
+                  a->task_id);
+    news(a, AGENT_HUNG);
+}
+
 static void on_notice(void *arg)
 {
     struct agent *a = arg;
@@ -801,6 +787,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     a->retry = loop_timer_new(a->loop, on_retry, a);
     a->late = loop_timer_new(a->loop, on_late, a);
     a->notice = loop_timer_new(a->loop, on_notice, a);
+    a->hung = loop_timer_new(a->loop, on_hung, a);
     struct session_options s = o->session;
     s.arg = a;
     s.on_joined = on_joined;
@@ -850,8 +837,14 @@ void agent_free(struct agent *a)
     loop_timer_free(a->retry);
     loop_timer_free(a->late);
     loop_timer_free(a->notice);
+    loop_timer_free(a->hung);
     work_free(a->w);
     mem_free(a);
+}
+
+bool agent_hangs(const struct agent *a)
+{
+    return a && (a->core.hung || (a->vitals && vitals_late(a->vitals)));
 }
 
 void agent_leave(struct agent *a, const char *reason, uint32_t send_ms)

@@ -20,6 +20,7 @@ struct agent_options {
     struct engine *engine;
     struct modules *modules;
     const char *tmp_dir;            /* kept */
+    uint32_t hung_ms;               /* a task that has not stopped in that time hangs */
     struct session_options session; /* the agent fills the callbacks and arg */
     void *arg;
     /* The agent has left: code 0 on request or when drained; negative when it cannot
@@ -28,8 +29,12 @@ struct agent_options {
 };
 
 int agent_new(const struct agent_options *o, struct agent **ret, struct err *err);
-/* Waits for the compute thread.  Accepts NULL. */
+/* Waits for the compute thread and for a reading of the devices.  Accepts NULL. */
 void agent_free(struct agent *a);
+
+/* Whether agent_free would wait for ever: a thread of the agent sits in a call of a driver that
+ * does not return.  Only the end of the process, or execve, ends that thread.  Accepts NULL. */
+bool agent_hangs(const struct agent *a);
 
 /* Leaves: on_end follows.  First it sends a result under way and a snapshot for the next worker, if
  * that takes no longer than send_ms. */

@@ -61,6 +61,11 @@ bool decide_agent_makes(const struct agent_core *c)
     return is_in(c, COMPUTES | IN(FETCHING) | IN(AWAITING) | IN(UPLOADING));
 }
 
+bool decide_agent_computes(const struct agent_core *c)
+{
+    return is_in(c, COMPUTES);
+}
+
 static void say_bye(struct agent_core *c, struct agent_decision *d)
 {
     c->leave = AGENT_BYE;
@@ -69,7 +74,7 @@ static void say_bye(struct agent_core *c, struct agent_decision *d)
 
 static void end_if_done(struct agent_core *c, struct agent_decision *d)
 {
-    if (c->leave != AGENT_HEARD || c->saving || is_in(c, COMPUTES))
+    if (c->leave != AGENT_HEARD || c->saving || (is_in(c, COMPUTES) && !c->hung))
         return;
     c->leave = AGENT_ENDED;
     d->actions |= AGENT_DO_END;
@@ -163,6 +168,12 @@ static void on_any(struct agent_core *c, const struct agent_event *ev, struct ag
     case AGENT_GOODBYE:
         if (c->leave == AGENT_BYE)
             c->leave = AGENT_HEARD;
+        end_if_done(c, d);
+        break;
+    case AGENT_HUNG:
+        c->hung |= is_in(c, COMPUTES);
+        if (c->hung && stays)
+            leave_now(c, d, NULL);
         end_if_done(c, d);
         break;
     case AGENT_REFUSED_FOR_EVER:

@@ -7,6 +7,7 @@
  *                                 ├─ AWAITING ◄┘            │                          ▼
  *                                 └────────────────────────┘                        SAVING
  *   revoked: a task on the compute thread is STOPPING until the thread answers; any other is over
+ *   hung: a thread that does not answer is left behind by the end of this process
  *   leaving: a result under way, and a snapshot that a phase can still save, get the remaining time
  *            (SENDS); then good-bye (BYE); when the coordinator has heard it (HEARD) and the
  * compute thread is done, the end (ENDED) */
@@ -22,7 +23,7 @@ enum agent_state {
     AGENT_FETCHING,
     AGENT_AWAITING, /* blobs are missing, and the coordinator cannot be reached */
     AGENT_RUNNING,  /* compute thread */
-    AGENT_STOPPING, /* revoked: the compute thread answers within a step */
+    AGENT_STOPPING, /* revoked: the compute thread answers within a step, or hangs */
     AGENT_UPLOADING,
     AGENT_REPORTING,
     AGENT_SAVING, /* the report is answered; the local checkpoint is still being written */
@@ -40,6 +41,7 @@ struct agent_core {
     bool saving; /* the compute thread writes the local checkpoint */
     bool drain;  /* it takes no other task */
     bool broken; /* this process cannot continue after its task */
+    bool hung;   /* the compute thread is not waited for any more */
 };
 
 enum agent_news {
@@ -73,6 +75,7 @@ enum agent_news {
     AGENT_LEAVE,
     AGENT_LATE, /* the time for sending a result is over */
     AGENT_GOODBYE,
+    AGENT_HUNG, /* the compute thread was told to stop long ago, and has not answered */
     AGENT_NEWS,
 };
 
@@ -123,5 +126,8 @@ struct agent_decision decide_agent(struct agent_core *c, const struct agent_even
 /* Whether the present task has not been reported yet: a verdict on it is on an earlier attempt, or
  * on fragments that were sent. */
 bool decide_agent_makes(const struct agent_core *c);
+
+/* Whether the compute thread has the present task. */
+bool decide_agent_computes(const struct agent_core *c);
 
 #endif

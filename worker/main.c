@@ -33,8 +33,9 @@
 #define THREADS_MAX 1024
 #define IMAGE_CACHE_BYTES (256u << 20)
 #define CACHE_MIN_BYTES (256u << 20)
-#define PRICE_MAX 1e6      /* see JoinRequest.price_per_hour */
-#define LEAVE_SEND_MS 8000 /* less than the usual time between SIGTERM and SIGKILL */
+#define PRICE_MAX 1e6            /* see JoinRequest.price_per_hour */
+#define HUNG_MS (10 * 60 * 1000) /* a step takes less, and so does the end of a trainer */
+#define LEAVE_SEND_MS 8000       /* less than the usual time between SIGTERM and SIGKILL */
 
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
 
@@ -74,6 +75,7 @@ struct daemon {
     bool asked;  /* a signal has asked it to leave */
     bool images; /* the image library is initialised */
     bool broken; /* the device is broken: only another process can use it */
+    bool hangs;  /* a thread will never end */
 };
 
 /* ---- command line ---- */
@@ -366,6 +368,17 @@ static int open_share(struct daemon *d, struct err *err)
     return rc;
 }
 
+/* Builds with faults may say another time in SKERRY_FAULT_HUNG_MS. */
+static uint32_t hung_ms(void)
+{
+#ifdef SKERRY_FAULTS
+    const char *text = getenv("SKERRY_FAULT_HUNG_MS");
+    if (text)
+        return (uint32_t)atoi(text);
+#endif
+    return HUNG_MS;
+}
+
 static int open_agent(struct daemon *d, struct err *err)
 {
     struct xfer_options xfer = {.user_agent = "workerd/" SKERRY_VERSION,
@@ -391,6 +404,7 @@ static int open_agent(struct daemon *d, struct err *err)
         .engine = d->engine,
         .modules = d->modules,
         .tmp_dir = d->dir.tmp,
+        .hung_ms = hung_ms(),
         .session = {.loop = d->loop,
                     .token = &d->token,
                     .token_file = is_file(d->opt.join) ? d->opt.join : NULL,
@@ -449,6 +463,9 @@ static int start(struct daemon *d, struct err *err)
 
 static void stop(struct daemon *d)
 {
+    d->hangs = agent_hangs(d->agent);
+    if (d->hangs) /* the thread may still use all that would be freed */
+        return;
     spot_close(d->spot);
     agent_free(d->agent);
     share_close(d->share);
@@ -518,5 +535,7 @@ int main(int argc, char **argv)
     stop(&d);
     if (d.broken && !d.asked)
         start_again(&d, argc, argv);
+    if (d.hangs) /* what a driver does in exit() may wait for the thread */
+        _exit(d.exit_code);
     return d.exit_code;
 }

@@ -1,5 +1,7 @@
 #include "worker/outcome.h"
 
+#include "common/base/file.h"
+#include "common/base/log.h"
 #include "worker/order/work.h"
 
 /* Reads of protobuf-c structs need char pointers; nothing writes through them. */
@@ -225,4 +227,28 @@ bool outcome_retryable(int code, bool ingest)
     if (code == -ERR_CONFIG)
         return false;
     return !ingest || (code != -ERR_FORMAT && code != -ERR_LIMIT && code != -ERR_NOTFOUND);
+}
+
+int outcome_try_disk(const char *tmp_dir, struct err *err)
+{
+    char *path = file_join(tmp_dir, "probe");
+    int rc = file_write_atomic(path, path, strlen(path), 0600, err);
+    if (rc == 0)
+        rc = file_remove(path, err);
+    mem_free(path);
+    return rc;
+}
+
+void outcome_log(uint64_t task_id, const struct work *w)
+{
+    const struct work_result *r = &w->result;
+    if (r->steps > 0)
+        log_info("agent",
+                 "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
+                 " loss=%.4f seconds=%.2f bad=%u",
+                 task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
+                 r->bad_count);
+    else
+        log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", task_id, w->kind->name,
+                 (double)r->seconds);
 }

@@ -24,12 +24,17 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
                                        struct progress_view *view);
 void outcome_free(Skerry__V1__ReportRequest *r); /* accepts NULL */
 
+/* Logs that the task is done, with its result. */
+void outcome_log(uint64_t task_id, const struct work *w);
+
 /* Whether the code alone determines the cause, whatever the state of the disk. */
 bool outcome_own(int code);
 /* The code to report.  A failure by this machine's disk is not the task's fault: a full disk counts
  * as too little memory, a missing work directory as a broken device.  A full disk during an upload
- * is the coordinator's.  disk: 0, or the code with which writing a small file fails. */
+ * is the coordinator's.  disk: what outcome_try_disk returned. */
 int outcome_blame(int code, int disk, bool uploading);
+/* Writes and removes a small file: 0, or why the work directory does not take it. */
+int outcome_try_disk(const char *tmp_dir, struct err *err);
 
 /* Whether another worker, or this one later, may succeed.  ingest: the input comes from outside,
  * and another try would read the same. */

@@ -88,6 +88,16 @@ void vitals_close(struct vitals *v)
     mem_free(v);
 }
 
+static uint64_t waited_ms(const struct vitals *v)
+{
+    return v->reading ? loop_now_ms(v->loop) - v->asked_ms : 0;
+}
+
+bool vitals_late(const struct vitals *v)
+{
+    return waited_ms(v) > v->patience_ms;
+}
+
 /* Marks the state of a device that has stopped answering: its last values are not valid any more.
  */
 static void say_late(struct watch_state *s, uint64_t ms)
@@ -119,16 +129,14 @@ static void put(Skerry__V1__DeviceState *m, struct watch_state *s)
 
 void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req)
 {
-    const uint64_t waited = loop_now_ms(v->loop) - v->asked_ms;
-    const bool late = v->reading && waited > v->patience_ms;
     if (!v->reading)
         ask(v);
     if (!v->known)
         return;
     for (int i = 0; i < v->n; i++) {
         v->told[i] = v->now[i];
-        if (late)
-            say_late(&v->told[i], waited);
+        if (vitals_late(v))
+            say_late(&v->told[i], waited_ms(v));
         put(&v->messages[i], &v->told[i]);
         v->list[i] = &v->messages[i];
     }

@@ -2,6 +2,7 @@
 #include "kernels/cpu/state.h"
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
 {
@@ -25,6 +26,8 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
  * are sticky.  A process takes the first number off the list, so the next one, started by
  * execve, breaks at its 7th wait, and one after that not at all.
  *
+ * "hang" before a number: that wait does not fail, but never ends.
+ *
  * "lost" in place of a number: of the next process's CPUs the second one is not there.
  *
  *     SKERRY_FAULT_MEMORY=20000000       the device reports at most so many free bytes */
@@ -32,7 +35,7 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
 
 static atomic_long left; /* waits until it breaks; 0: never */
 static int opened;       /* CPUs */
-static bool loaded, lost;
+static bool loaded, lost, hangs;
 
 static void load(void)
 {
@@ -41,8 +44,9 @@ static void load(void)
         return;
     loaded = true;
     lost = strncmp(text, "lost", 4) == 0;
+    hangs = strncmp(text, "hang", 4) == 0;
     char *rest = NULL;
-    atomic_store(&left, strtol(text + (lost ? 4 : 0), &rest, 10));
+    atomic_store(&left, strtol(text + (lost || hangs ? 4 : 0), &rest, 10));
     char *next = strdup(*rest == ',' ? rest + 1 : "");
     if (next)
         (void)setenv("SKERRY_FAULT_DEVICE", next, 1);
@@ -66,6 +70,10 @@ int cpu_fault(struct device *dev, struct err *err)
         (void)atomic_fetch_sub(&left, 1);
         return 0;
     }
+    if (hangs)
+        (void)fprintf(stderr, "device %s hangs on purpose (SKERRY_FAULT_DEVICE)\n", dev->name);
+    while (hangs)
+        (void)pause();
     return err_set(err, -ERR_DEVICE,
                    "device %s failed on purpose (SKERRY_FAULT_DEVICE); it stays so until this "
                    "program is started again",

@@ -1,7 +1,8 @@
 """Devices that break and devices that are too small: the fate of the work, the worker and the job.
 
 workerd of these tests can fail on purpose (a build with sanitizers, `make faulty`): SKERRY_FAULT_DEVICE="30,5" breaks its CPU at
-the 30th wait for it, and that of its successor process at the 5th; SKERRY_FAULT_MEMORY is the free memory that it sees."""
+the 30th wait for it, and that of its successor process at the 5th; with "hang30" the 30th wait never ends;
+SKERRY_FAULT_MEMORY is the free memory that it sees."""
 import os
 import re
 
@@ -58,6 +59,19 @@ def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
     assert worker_of(swarm, "a")["device_failures"] == 2
     line = open(f"/proc/{process.pid}/cmdline", encoding="utf-8").read().split("\0")
     assert line[-3:-1] == ["--device", "cpu"], "auto does not look for another device"
+
+
+def test_a_device_that_hangs_is_left_behind(swarm):
+    """No error ever comes.  When its task is taken back, the worker starts again in its place, and works."""
+    process = swarm.worker("a", bin=FAULTY, env={"SKERRY_FAULT_DEVICE": "hang30", "SKERRY_FAULT_HUNG_MS": "500"})
+    job = swarm.submit(**JOB)
+    wait_until(lambda: "hangs on purpose" in swarm.log("a"), 60, "its device to hang")
+    assert swarm.skerry("cancel", job).returncode == 0
+    wait_until(lambda: "starting again" in swarm.log("a"), 60, "the hang to be noticed")
+    assert re.search(r"the device hangs: task=\d+ does not stop", swarm.log("a"))
+    swarm.wait_job(swarm.submit(**{**JOB, "replicas": 1}), "done")
+    assert process.poll() is None
+    assert swarm.kill("a", 15) == 0
 
 
 def test_a_device_that_does_not_come_back_is_left_out(swarm):

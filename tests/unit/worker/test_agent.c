@@ -216,6 +216,7 @@ static void begin_in(const char *tmp)
                                     .engine = engine,
                                     .modules = modules,
                                     .tmp_dir = me.tmp,
+                                    .hung_ms = 60000,
                                     .session = {.loop = me.loop},
                                     .on_end = on_end};
     OK(agent_new(&o, &me.agent, err));

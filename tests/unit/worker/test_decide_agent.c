@@ -34,6 +34,7 @@ static const struct {
     {AGENT_PLANNING, AGENT_REVOKED, AGENT_STOPPING, DO(REVOKE)},
     {AGENT_PLANNING, AGENT_DRAIN, AGENT_PLANNING, 0},
     {AGENT_PLANNING, AGENT_LEAVE, AGENT_PLANNING, GO_NOW},
+    {AGENT_PLANNING, AGENT_HUNG, AGENT_PLANNING, GO_NOW},
 
     {AGENT_FETCHING, AGENT_FETCHED, AGENT_RUNNING, DO(RUN)},
     {AGENT_FETCHING, AGENT_UNFETCHED, AGENT_REPORTING, FAIL_IT},
@@ -53,6 +54,7 @@ static const struct {
     {AGENT_RUNNING, AGENT_REVOKED, AGENT_STOPPING, DO(REVOKE)},
     {AGENT_RUNNING, AGENT_DRAIN, AGENT_RUNNING, 0},
     {AGENT_RUNNING, AGENT_LEAVE, AGENT_RUNNING, GO_NOW},
+    {AGENT_RUNNING, AGENT_HUNG, AGENT_RUNNING, GO_NOW},
 
     {AGENT_STOPPING, AGENT_PLANNED, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
     {AGENT_STOPPING, AGENT_RAN, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
@@ -60,6 +62,7 @@ static const struct {
     {AGENT_STOPPING, AGENT_FAILED, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
     {AGENT_STOPPING, AGENT_DRAIN, AGENT_STOPPING, 0},
     {AGENT_STOPPING, AGENT_LEAVE, AGENT_STOPPING, GO_NOW},
+    {AGENT_STOPPING, AGENT_HUNG, AGENT_STOPPING, GO_NOW},
 
     {AGENT_UPLOADING, AGENT_UPLOADED, AGENT_REPORTING, DO(REPORT)},
     {AGENT_UPLOADING, AGENT_FAILED, AGENT_REPORTING, FAIL_IT},
@@ -92,7 +95,8 @@ static struct agent_decision tell(struct agent_core *c, enum agent_news news)
 static bool same(const struct agent_core *a, const struct agent_core *b)
 {
     return a->state == b->state && a->leave == b->leave && a->cut == b->cut &&
-           a->saving == b->saving && a->drain == b->drain && a->broken == b->broken;
+           a->saving == b->saving && a->drain == b->drain && a->broken == b->broken &&
+           a->hung == b->hung;
 }
 
 static size_t find(int state, int news)
@@ -122,7 +126,9 @@ static void each_state_with_each_news(void **state)
                 fail_msg("state %d, news %d: does %x, becomes %d; %x, %d expected", s, n, d.actions,
                          (int)c.state, moves[i].actions, (int)moves[i].after);
             assert_int_equal(c.drain, n == AGENT_DRAIN);
-            if (d.actions & DO(LEAVE))
+            if (n == AGENT_HUNG)
+                assert_null(d.reason); /* what hangs */
+            else if (d.actions & DO(LEAVE))
                 assert_string_equal(d.reason, n == AGENT_DRAIN ? "drained" : "asked");
         }
     assert_int_equal(met, COUNT(moves));
@@ -303,6 +309,24 @@ static void broken_leaves_after_its_report(void **state)
     assert_int_equal(tell(&c, AGENT_GOODBYE).actions, DO(END));
 }
 
+/* A compute thread that never answers is left behind. */
+static void hung_leaves_without_an_answer(void **state)
+{
+    (void)state;
+    struct agent_core c = {.state = AGENT_RUNNING};
+    assert_int_equal(tell(&c, AGENT_REVOKED).actions, DO(REVOKE));
+    assert_int_equal(tell(&c, AGENT_HUNG).actions, GO_NOW);
+    struct agent_core late = c;
+    assert_int_equal(tell(&c, AGENT_GOODBYE).actions, DO(END));
+    assert_int_equal(tell(&late, AGENT_RAN).actions, DO(UNSENT) | DO(FINISH));
+    assert_int_equal(tell(&late, AGENT_GOODBYE).actions, DO(END));
+
+    c = (struct agent_core){.state = AGENT_RUNNING}; /* it was asked to leave before */
+    assert_int_equal(tell(&c, AGENT_LEAVE).actions, GO_NOW);
+    assert_int_equal(tell(&c, AGENT_GOODBYE).actions, 0);
+    assert_int_equal(tell(&c, AGENT_HUNG).actions, DO(END));
+}
+
 /* In every situation there can be: nothing is begun that should not be. */
 static void check_rules(const struct agent_core *was, const struct agent_core *c, unsigned did,
                         enum agent_news news)
@@ -350,6 +374,8 @@ static void until_it_is_reported(void **state)
         const bool makes = s == AGENT_PLANNING || s == AGENT_FETCHING || s == AGENT_AWAITING ||
                            s == AGENT_RUNNING || s == AGENT_STOPPING || s == AGENT_UPLOADING;
         assert_int_equal(decide_agent_makes(&c), makes);
+        assert_int_equal(decide_agent_computes(&c),
+                         s == AGENT_PLANNING || s == AGENT_RUNNING || s == AGENT_STOPPING);
     }
 }
 
@@ -366,6 +392,7 @@ int main(void)
         cmocka_unit_test(leaving_saves_the_phase),
         cmocka_unit_test(leaving_takes_no_task),
         cmocka_unit_test(broken_leaves_after_its_report),
+        cmocka_unit_test(hung_leaves_without_an_answer),
         cmocka_unit_test(rules_hold_everywhere),
         cmocka_unit_test(until_it_is_reported),
     };

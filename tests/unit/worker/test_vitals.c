@@ -186,6 +186,7 @@ static void a_driver_that_hangs(void **state)
     until(&a, well);
     hang(true);
     until(&a, in_trouble);
+    assert_true(vitals_late(a.v)); /* the process ends without vitals_close */
     assert_non_null(strstr(a.beat.devices[0]->trouble, "has not answered for"));
     assert_string_equal(a.beat.devices[0]->name, "cuda:0");
     assert_int_equal(a.beat.devices[0]->utilization, -1);
@@ -195,6 +196,7 @@ static void a_driver_that_hangs(void **state)
     assert_string_equal(a.beat.devices[0]->throttled, "");
     hang(false);
     until(&a, well);
+    assert_false(vitals_late(a.v));
     assert_int_equal(a.beat.devices[0]->memory_total, 7);
     close_vitals(&a);
 }
