@@ -216,14 +216,14 @@ static bool is_file(const char *join)
     return join[0] == '@' || file_exists(join);
 }
 
-/* A token that was read or wiped cannot be read again: the next process gets it on its standard
- * input.  A token file is read again. */
+/* A token that was read, wiped or removed cannot be read again: the next process gets it on its
+ * standard input.  A token file that is still there is read again. */
 static int pass_token(const struct daemon *d, char **args, int argc, struct err *err)
 {
     char text[TOKEN_STRING_MAX];
     int fds[2];
     const char *given = d->opt.join;
-    if (is_file(given))
+    if (is_file(given) && access(given + (given[0] == '@'), R_OK) == 0)
         return 0;
     int rc = token_format(&d->token, text, err);
     if (rc < 0)

@@ -74,6 +74,17 @@ def test_a_device_that_hangs_is_left_behind(swarm):
     assert swarm.kill("a", 15) == 0
 
 
+def test_a_token_file_may_be_removed_once_the_worker_is_up(swarm, tmp_path):
+    token = tmp_path / "worker.token"
+    token.write_text(swarm.worker_token, encoding="utf-8")
+    swarm.worker_token = f"@{token}"
+    broken(swarm, "a", "30,20")
+    swarm.joined("a")
+    token.unlink()
+    swarm.wait_job(swarm.submit(**{**JOB, "replicas": 1}), "done")
+    assert swarm.log("a").count("starting again, as the device failed") == 2
+
+
 def test_a_device_that_does_not_come_back_is_left_out(swarm):
     """The worker goes on with the other device, in the middle of its phase, and counts every sample once."""
     broken(swarm, "a", "900,lost", "--device", "cpu,cpu")
