@@ -84,6 +84,17 @@ class _Order:
         return self._take(most)
 
 
+def endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loader, begun again whenever it is exhausted."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise _lib.Error("the loader has no batches")
+
+
 class Phase(_Order):
     """One replica's training between two exchanges of weights, bounded by steps or by seconds."""
 
@@ -148,17 +159,13 @@ class Phase(_Order):
         self._since = since + 1, self.done_steps
 
     def limit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of the script's own loader (data: {kind: none}), repeated until the phase ends."""
+        """The batches of the script's own loader (data: {kind: none}) from its first on, repeated until the phase ends.  An
+        iterator goes on where the phase before has ended, if it is endless."""
+        batches = endless(loader)
         while self.more:
-            empty = True
-            for batch in loader:
-                if not self.more:
-                    return
-                self._count()
-                empty = False
-                yield batch
-            if empty:
-                raise _lib.Error("the loader has no batches")
+            batch = next(batches)
+            self._count()
+            yield batch
 
     def step(self, loss: Any, samples: int, lr: float = 0.0, grad_norm: float = 0.0, **numbers: float) -> bool:
         """Reports a step.  numbers: up to 16 further values, which become series of the job with these names.  Returns True

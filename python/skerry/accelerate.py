@@ -4,7 +4,7 @@
     for batch in skerry.accelerate.Loop(accelerator, model, optimizer, loader):
 
 The rest of the loop stays, with `accelerator.backward(loss)` and `accelerator.accumulate(model)`.  The loader reads its
-own data (`data: {kind: none}` in the job file); with `collate=` in its place the batches are made of the samples of the
+own data (`data: {kind: none}` in the job file), and a phase goes on in it where the one before has ended; with `collate=` in its place the batches are made of the samples of the
 phase, each once.  `Loop.phase` says which part of the data belongs to this island."""
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import accelerate.utils
 
-from ._island import Alone, Island, Phase, Sample, join
+from ._island import Alone, Island, Phase, Sample, endless, join
 from ._lib import Error
 
 
@@ -30,7 +30,8 @@ class Loop:
             raise Error("a Loop takes either a loader of its own data, or collate, which makes batches of the job's samples")
         self.phase: Phase | None = None
         self.island: Island = join(accelerator.unwrap_model(model), getattr(optimizer, "optimizer", optimizer), alone)
-        self._accelerator, self._loader, self._collate = accelerator, loader, collate
+        self._accelerator, self._collate = accelerator, collate
+        self._batches_left = endless(loader) if loader is not None else None
         self._losses: list[float] = []
 
     def __iter__(self) -> Iterator[Any]:
@@ -48,8 +49,8 @@ class Loop:
             self.island.__exit__(None, None, None)
 
     def _batches(self, phase: Phase) -> Iterator[Any]:
-        if self._loader is not None:
-            yield from phase.limit(self._loader)
+        if self._batches_left is not None:
+            yield from phase.limit(self._batches_left)
             return
         part = max(1, phase.batch // self._accelerator.gradient_accumulation_steps)
         for batch in phase.batches(self._collate, part):

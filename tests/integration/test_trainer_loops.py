@@ -1,0 +1,58 @@
+"""What skerry.hf and skerry.accelerate do around a phase, with those packages played by stubs (tests/trainers has the real ones)."""
+import os
+import subprocess
+import sys
+
+PACKAGE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "python")
+
+STUBS = """
+import sys, types
+class Utils(types.ModuleType):
+    find_batch_size = staticmethod(lambda batch: 1)
+    send_to_device = staticmethod(lambda batch, device: batch)
+sys.modules["accelerate"] = types.ModuleType("accelerate")
+sys.modules["accelerate.utils"] = sys.modules["accelerate"].utils = Utils("accelerate.utils")
+sys.modules["transformers"] = types.ModuleType("transformers")
+sys.modules["transformers"].TrainerCallback = object
+import numpy, skerry, skerry._island
+model = {"w": numpy.zeros(2, "float32")}
+"""
+
+LOOP = STUBS + """
+import skerry.accelerate
+
+class Phase(skerry._island.Phase):
+    def __init__(self):
+        self.alone, self.steps, self.done_steps, self._since = True, 3, 0, (0, 0)
+
+    def step(self, **numbers):
+        self.done_steps += 1
+
+class Accelerator:
+    num_processes, sync_gradients = 1, True
+    def unwrap_model(self, model): return model
+    def backward(self, loss): pass
+
+accelerator = Accelerator()
+loader = [range(5), []][len(sys.argv) - 1]
+loop = skerry.accelerate.Loop(accelerator, model, loader=loader)
+loop.island.phases = lambda: iter([Phase(), Phase()])
+for batch in loop:
+    accelerator.backward(1.0)
+    print(batch, end=" ")
+"""
+
+
+def run(program, *args, **env):
+    return subprocess.run([sys.executable, "-c", program, *args], env={"PYTHONPATH": PACKAGE, **env}, capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
+def test_a_loop_goes_on_in_its_loader_where_the_last_phase_ended():
+    done = run(LOOP)
+    assert done.stdout.split() == ["0", "1", "2", "3", "4", "0"], (done.stdout, done.stderr)
+
+
+def test_a_loader_without_batches_is_refused():
+    done = run(LOOP, "empty")
+    assert "the loader has no batches" in done.stderr and done.stdout == "", (done.stdout, done.stderr)
