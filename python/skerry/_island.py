@@ -426,4 +426,8 @@ def join(model: Any, optimizer: Any = None, alone: Alone | None = None, exchange
     """Makes an island of a model: a PyTorch module, or a dict of NumPy arrays.  The state of a PyTorch optimizer is kept from
     phase to phase, and travels if the job says so.  alone: the data of a run without a worker.  exchanges: whether weights may
     be exchanged in phase.step() (outer.fragments); None: yes if the script is one process (by WORLD_SIZE)."""
+    rank = os.environ.get("SKERRY_TRAINER_RANK")
+    if rank:
+        raise _lib.Error(f"rank {rank} of skerry.torchrun called skerry.join(), but only rank 0 joins; it gives its weights and "
+                         "batches to the other ranks, as examples/trainer-ddp does")
     return Island(model, optimizer, alone, exchanges)

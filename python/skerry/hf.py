@@ -38,6 +38,9 @@ class Callback(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
         """Waits for the first phase."""
+        if args.world_size > 1:
+            raise Error(f"the Trainer runs {args.world_size} processes, but an island of this kind is one: see "
+                        "examples/trainer-ddp for several")
         args.logging_steps, args.logging_strategy = 1, "steps"
         args.logging_nan_inf_filter = False  # else it reports such a loss as 0
         state.logging_steps = 1

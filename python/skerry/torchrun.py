@@ -12,6 +12,7 @@ import subprocess
 from typing import Any
 
 FD = "SKERRY_TRAINER_FD"
+OTHER = "SKERRY_TRAINER_RANK"  # by which join() refuses any rank but 0
 PR_SET_PDEATHSIG = 1
 _start = subprocess.Popen.__init__
 
@@ -29,7 +30,7 @@ def _popen(self: subprocess.Popen, *args: Any, **keys: Any) -> None:
         if env["RANK"] == "0":
             keys["pass_fds"] = (int(env[FD]),)
         else:
-            keys["env"] = {name: value for name, value in env.items() if name != FD}
+            keys["env"] = {**{name: value for name, value in env.items() if name != FD}, OTHER: env["RANK"]}
     _start(self, *args, **keys)
 
 

@@ -56,3 +56,27 @@ def test_a_loop_goes_on_in_its_loader_where_the_last_phase_ended():
 def test_a_loader_without_batches_is_refused():
     done = run(LOOP, "empty")
     assert "the loader has no batches" in done.stderr and done.stdout == "", (done.stdout, done.stderr)
+
+
+def test_only_the_first_rank_of_torchrun_joins():
+    """Another would train alone, beside the swarm."""
+    done = run(STUBS + """
+import skerry.torchrun as torchrun
+torchrun._start = lambda self, *args, **keys: print(keys["env"])
+for rank in "0", "1":
+    torchrun._popen(None, [], env={"RANK": rank, "SKERRY_TRAINER_FD": "3"})
+""")
+    first, second = (eval(line) for line in done.stdout.splitlines())
+    assert first == {"RANK": "0", "SKERRY_TRAINER_FD": "3"} and second == {"RANK": "1", "SKERRY_TRAINER_RANK": "1"}, done.stderr
+    done = run(STUBS + "skerry.join(model)", **second)
+    assert "rank 1 of skerry.torchrun" in done.stderr and "only rank 0 joins" in done.stderr, done.stderr
+
+
+def test_a_trainer_of_several_processes_is_refused():
+    program = STUBS + """
+import skerry.hf
+skerry.hf.Callback(model).on_train_begin(types.SimpleNamespace(world_size=int(sys.argv[1])), types.SimpleNamespace(), types.SimpleNamespace())
+"""
+    done = run(program, "2")
+    assert "the Trainer runs 2 processes, but an island of this kind is one" in done.stderr, done.stderr
+    assert run(program, "1").returncode == 0
