@@ -472,8 +472,9 @@ bool skerry_more(const struct skerry *s)
     const Skerry__Trainer__V1__Phase *p = s->order->phase;
     if (p->steps > 0)
         return s->steps < p->steps;
-    const double spent = (double)(now_ms() - s->begun_ms),
-                 half = s->steps ? spent / s->steps / 2 : 0;
+    if (s->steps == 0) /* the first one may come late, as the weights and a batch are loaded */
+        return true;
+    const double spent = (double)(now_ms() - s->begun_ms), half = spent / s->steps / 2;
     return spent + half < 1e3 * p->seconds;
 }
 

@@ -145,8 +145,8 @@ struct skerry_sample {
 /* The next samples of the order, each once, up to `max`: how many, 0 when there are no more. */
 SKERRY_API int skerry_samples(struct skerry *s, struct skerry_sample *ret, int max);
 
-/* Is another step to be made?  Not when the steps or seconds of the phase are over, or the worker
- * wants nothing more of it. */
+/* Is another step to be made?  Not when the steps or seconds of the phase are over (though a phase
+ * has at least one step), or the worker wants nothing more of it. */
 SKERRY_API bool skerry_more(const struct skerry *s);
 /* The share of its peak that the job's schedule gives the learning rate at the next step. */
 SKERRY_API double skerry_lr_scale(const struct skerry *s);

@@ -216,6 +216,29 @@ sample: {{prompt: once}}
 """
 
 
+LATE = """
+import time, numpy, skerry
+with skerry.join({"w": numpy.zeros(3, "f")}) as island:
+    for phase in island.phases():
+        time.sleep(1.5)
+        while phase.more:
+            phase.step(loss=1.0, samples=1)
+"""
+
+
+def test_a_phase_of_seconds_has_a_step(tmp_path):
+    """However long it takes to load the weights and the first batch."""
+    (tmp_path / "slow.py").write_text(LATE)
+    job = write_program(tmp_path, tmp_path / "slow.py", OWN.replace(", warm_start: begin", "").replace("rounds: 4, steps: 25", "rounds: 1, seconds: 1")
+                        .replace("sample: {{prompt: once}}\n", ""))
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        s.wait_job(told, "done", 40)
+        tasks = s.get(f"/v1/tasks?job={told}").json()["items"]
+    assert [(t["steps_done"], t["failures"]) for t in tasks if t["kind"] == "train"] == [(1, 0)] * 2, tasks
+
+
 def write_pieces(folder):
     """Weights in two files with an index, as save_pretrained writes them, and their companions."""
     (folder / "tokens").mkdir(parents=True)
