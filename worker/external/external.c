@@ -17,6 +17,7 @@
 #define STOP_S 5         /* that a trainer has after a stop */
 #define GIVE_MS 60000    /* to copy the weights that are asked for during a phase */
 #define USE_EVERY_MS 1000
+#define WEIGH_EVERY_MS 10000       /* processes that share memory take long to weigh */
 #define BUSY_PART 20               /* a trainer that uses 1/20 of a core is at work */
 #define SILENT_MS (60 * 60 * 1000) /* longest silence of a trainer that is at work */
 #define PROCESSES_MAX 4096         /* most processes of a trainer, with those that it starts */
@@ -26,7 +27,7 @@
 
 /* The last measured use of a session. */
 struct watch {
-    uint64_t looked_ms, cpu_ms;
+    uint64_t looked_ms, cpu_ms, weighed_ms;
     bool busy; /* it was busy between the last two looks */
 };
 
@@ -86,12 +87,18 @@ static int check_use(struct process *p, uint64_t most, struct watch *w, struct e
     const uint64_t now_ms = clock_now_ms(), passed_ms = now_ms - w->looked_ms;
     if (passed_ms < USE_EVERY_MS)
         return 0;
-    const struct process_use now = process_use(p);
+    struct process_use now = process_use(p);
+    bool too_much = false;
     const bool more = now.cpu_ms > w->cpu_ms;
     w->busy = w->looked_ms && more && now.cpu_ms - w->cpu_ms >= passed_ms / BUSY_PART;
     w->looked_ms = now_ms;
     w->cpu_ms = now.cpu_ms;
-    if (most > 0 && now.bytes > most)
+    if (most > 0 && now.bytes > most && now_ms - w->weighed_ms >= WEIGH_EVERY_MS) {
+        now.bytes = process_memory(p);
+        w->weighed_ms = now_ms;
+        too_much = now.bytes > most;
+    }
+    if (too_much)
         return blame(p, -ERR_TRAINER, err,
                      "the trainer takes %s of memory, more than the %s that this worker gives "
                      "(--trainer-memory)",

@@ -211,10 +211,38 @@ void process_end(struct process *p)
     mem_free(p);
 }
 
+static uint64_t resident(const struct member *m)
+{
+    return m->rss > 0 ? (uint64_t)m->rss * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* Adds a process's part of its memory: a page that n processes share counts 1/n. */
+static void add_part(void *arg, pid_t pid, const struct member *m)
+{
+    char path[64], line[256];
+    unsigned long long kib;
+    uint64_t *bytes = arg, part = resident(m);
+    (void)snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof(line), f))
+        if (sscanf(line, "Pss: %llu kB", &kib) == 1)
+            part = (uint64_t)kib << 10;
+    if (f)
+        (void)fclose(f);
+    *bytes += part;
+}
+
+uint64_t process_memory(const struct process *p)
+{
+    uint64_t bytes = 0;
+    (void)each_member(p->pid, add_part, &bytes);
+    return bytes;
+}
+
 static void add_member(void *arg, pid_t pid, const struct member *m)
 {
     struct process_use *use = arg;
-    use->bytes += m->rss > 0 ? (uint64_t)m->rss * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    use->bytes += resident(m);
     for (int i = 0; i < 4; i++)
         use->cpu_ms += (uint64_t)m->ticks[i] * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
     use->processes++;

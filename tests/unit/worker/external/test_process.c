@@ -169,10 +169,24 @@ static void test_ends_with_all(void **state)
         (void)poll(NULL, 0, 1);
 }
 
+/* As the workers of a DataLoader, which have the memory of their parent. */
+static void test_shares_memory(void **state)
+{
+    struct process *p = begin("x=$(head -c 64M /dev/zero | tr '\\0' x); "
+                              "for i in 1 2 3 4; do (sleep 1000; :) & done; echo up; wait");
+    expect_tail(p, "up");
+    while (process_use(p).bytes < 300 << 20)
+        (void)poll(NULL, 0, 1);
+    assert_in_range(process_memory(p), 64 << 20, 200 << 20);
+    process_end(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_at_home),     cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_shares_memory),
+
         cmocka_unit_test(test_leaves_no_dead), cmocka_unit_test(test_leaves_much),
         cmocka_unit_test(test_writes_much),    cmocka_unit_test(test_ends_with_all),
     };
