@@ -619,7 +619,8 @@ static int go_on(struct phase *p, struct err *err)
         return 0;
     int rc = snapshot_load(p->w, p->r->model, p->r->flat, &at, err);
     if (rc == -ERR_FORMAT) {
-        log_warn("phase", "%s; the phase begins anew", err->msg);
+        log_warn("phase", "%s; the phase %s", err->msg,
+                 p->resumed ? "goes on from this worker's own checkpoint" : "begins anew");
         return 0;
     }
     if (rc == 0)
