@@ -131,6 +131,28 @@ static void prune_state(const struct workdir *w)
     file_names_release(&names);
 }
 
+/* Removes what is kept for coordinators that this worker has not joined for long.  A folder's own
+ * time says when it was last used: its files are made there, and renamed. */
+static void prune_others(const struct workdir *w)
+{
+    struct file_names names;
+    const char *own = strrchr(w->state, '/') + 1;
+    if (file_list(w->dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
+        return;
+    for (size_t i = 0; i < names.n; i++) {
+        struct stat st;
+        char *path = file_join(w->dir, names.items[i]);
+        if (str_starts(names.items[i], "state-") && strcmp(names.items[i], own) != 0 &&
+            stat(path, &st) == 0 && st.st_mtime < time(NULL) - WORKDIR_STATE_DAYS * 24 * 3600) {
+            log_info("workdir", "removing %s: its coordinator was not joined for %d days", path,
+                     WORKDIR_STATE_DAYS);
+            (void)file_remove_tree(path, NULL); /* it is tried again at the next start */
+        }
+        mem_free(path);
+    }
+    file_names_release(&names);
+}
+
 /* ---- files that are not flushed ---- */
 
 /* A short file's text, without its line end; "": there is none. */
@@ -237,6 +259,7 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
         return rc;
     }
     prune_state(&w); /* before anything is written there */
+    prune_others(&w);
     if ((rc = begin_boot(&w, err)) < 0) {
         workdir_close(&w);
         return rc;

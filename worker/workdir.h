@@ -21,7 +21,8 @@
 #include "common/base/file.h"
 
 #define WORKDIR_DEFAULTS_MAX 256
-/* State files that are so much older than the newest one are removed at the start. */
+/* State files that are so much older than the newest one are removed at the start, and the state
+ * for a coordinator that was not joined for so long. */
 #define WORKDIR_STATE_DAYS 14
 
 /* An open work dir: its paths and its identity. */

@@ -136,6 +136,44 @@ static void the_last_state_stays(void **state)
     assert_true(stays("back", 1, -1000));
 }
 
+static bool has(const struct workdir *w, const char *name)
+{
+    char *path = in(w->state, name);
+    const bool there = file_exists(path);
+    mem_free(path);
+    return there;
+}
+
+/* Whether the state for another coordinator, last used so many days ago, outlives a start. */
+static bool another_stays(const char *name, int days)
+{
+    struct workdir w;
+    char *dir = str_printf("%s/%s/", top, name), *folder = in(dir, "state-00000000000000aa");
+    put(dir, "state-00000000000000aa/trainer-7/x", "x", 1);
+    put(dir, "identity", "x", 1);
+    touch(folder, time(NULL) - days * 86400);
+    OK(workdir_open(dir, cluster, &w, err));
+    const bool there = file_is_dir(folder);
+    workdir_close(&w);
+    mem_free(folder);
+    folder = in(dir, "state-ab00000000000000"); /* its own stays, after a long time away, too */
+    put(folder, "kept", "x", 1);
+    touch(folder, time(NULL) - days * 86400);
+    OK(workdir_open(dir, cluster, &w, err));
+    assert_true(has(&w, "kept"));
+    workdir_close(&w);
+    mem_free(folder);
+    mem_free(dir);
+    return there;
+}
+
+static void state_of_past_coordinators_is_pruned(void **state)
+{
+    (void)state;
+    assert_false(another_stays("past", WORKDIR_STATE_DAYS + 1));
+    assert_true(another_stays("present", WORKDIR_STATE_DAYS - 1));
+}
+
 static void ended_jobs_leave_nothing(void **state)
 {
     static const struct {
@@ -184,14 +222,6 @@ static void open_after(const char *dir, const char *before, struct workdir *w)
         put(state, "boot", before, strlen(before));
     free(state);
     OK(workdir_open(dir, cluster, w, err));
-}
-
-static bool has(const struct workdir *w, const char *name)
-{
-    char *path = in(w->state, name);
-    const bool there = file_exists(path);
-    mem_free(path);
-    return there;
 }
 
 static void a_loss_of_power_takes_what_was_not_flushed(void **state)
@@ -268,6 +298,7 @@ int main(void)
         cmocka_unit_test(a_broken_identity_is_made_anew),
         cmocka_unit_test(old_state_is_pruned),
         cmocka_unit_test(the_last_state_stays),
+        cmocka_unit_test(state_of_past_coordinators_is_pruned),
         cmocka_unit_test(ended_jobs_leave_nothing),
         cmocka_unit_test(a_loss_of_power_takes_what_was_not_flushed),
         cmocka_unit_test(a_killed_process_loses_nothing),
