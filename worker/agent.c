@@ -240,6 +240,25 @@ static void do_timer(struct agent *a)
     loop_timer_start(a->retry, a->retry_ms, 0);
 }
 
+struct forgetting {
+    const char *state_dir;
+    uint64_t before;
+    size_t n_going;
+    uint64_t going[];
+};
+
+static int forget_work(void *arg)
+{
+    const struct forgetting *f = arg;
+    workdir_forget(f->state_dir, f->before, f->going, f->n_going);
+    return 0;
+}
+
+static void forget_done(void *arg, int rc)
+{
+    mem_free(arg);
+}
+
 /* Removes what is kept of jobs that are over.  Each that ends is one less that goes on, or others
  * have begun. */
 static void forget_jobs(struct agent *a, const Skerry__V1__AssignReply *m)
@@ -250,7 +269,12 @@ static void forget_jobs(struct agent *a, const Skerry__V1__AssignReply *m)
         return;
     a->over_before = before;
     a->n_going = m->n_going;
-    workdir_forget(a->opt.engine->state_dir, before, m->going, m->n_going);
+    struct forgetting *f = mem_alloc(sizeof(*f) + m->n_going * sizeof(f->going[0]));
+    *f = (struct forgetting){a->opt.engine->state_dir, before, m->n_going};
+    for (size_t i = 0; i < m->n_going; i++)
+        f->going[i] = m->going[i];
+    if (pool_submit(a->compute, forget_work, forget_done, f) < 0)
+        mem_free(f); /* it is tried again when the next job ends */
 }
 
 static void on_assign_reply(void *arg, const struct rpc_result *r)
@@ -567,21 +591,16 @@ static void do_revoke(struct agent *a)
     stop_work(a, WORK_REVOKED);
 }
 
-/* A trace of the task: where each moment went. */
-static void say_times(struct agent *a)
-{
-    char text[TIMES_TEXT_MAX];
-    times_take(&a->w->times, TIMES_SAVED);
-    a->free_ns = a->w->times.at_ns;
-    log_info("agent", "times of task=%" PRIu64 ": %s", a->task_id, times_text(&a->w->times, text));
-}
-
 static void do_finish(struct agent *a)
 {
+    char text[TIMES_TEXT_MAX];
     if (a->w) {
         /* A phase may end before any heartbeat has reported it. */
         pulse_take(&a->pulse, &a->w->progress);
-        say_times(a);
+        times_take(&a->w->times, TIMES_SAVED);
+        a->free_ns = a->w->times.at_ns;
+        log_info("agent", "times of task=%" PRIu64 ": %s", a->task_id,
+                 times_text(&a->w->times, text));
     }
     if (a->preparing && a->preparing->w == a->w)
         a->preparing->last = true;

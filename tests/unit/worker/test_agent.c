@@ -2,8 +2,12 @@
  * hand: it is asked through a session that is none. */
 #include "worker/agent.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "tests/unit/worker/partition_task.h"
 
+#include "worker/workdir.h"
 #include "common/net/http/transfer.h"
 #include "common/net/loop.h"
 
@@ -334,6 +338,41 @@ static void asks_again(void **state)
     assert_int_equal(line.assigns, 5);
 }
 
+static atomic_int forgotten; /* calls; what follows is the last one's */
+static uint64_t before_last, going_last;
+static pthread_t forgot;
+
+void workdir_forget(const char *state, uint64_t before, const uint64_t *going, size_t n_going)
+{
+    before_last = before;
+    going_last = n_going == 1 ? going[0] : 0;
+    forgot = pthread_self();
+    atomic_fetch_add(&forgotten, 1);
+}
+
+/* Their files may be many and large: heartbeats do not wait for their removal. */
+static void forgets_jobs_that_are_over(void **state)
+{
+    uint64_t going[] = {9};
+    Skerry__V1__AssignReply reply = SKERRY__V1__ASSIGN_REPLY__INIT;
+    reply.over_before = 13;
+    reply.going = going;
+    reply.n_going = 1;
+    answer(&reply);
+    going[0] = 0; /* the reply is gone */
+    UNTIL(atomic_load(&forgotten) == 1);
+    assert_true(before_last == 13 && going_last == 9);
+    assert_false(pthread_equal(forgot, pthread_self()));
+    UNTIL(line.assigns == 2);
+    reply.over_before = 13;
+    answer(&reply); /* nothing new */
+    reply.over_before = 14;
+    UNTIL(line.assigns == 3);
+    answer(&reply);
+    UNTIL(atomic_load(&forgotten) == 2);
+    assert_int_equal(before_last, 14);
+}
+
 /* ---- reporting ---- */
 
 static void a_task(void **state)
@@ -602,6 +641,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(asks_and_waits),
         TEST(asks_again),
+        TEST(forgets_jobs_that_are_over),
         TEST(a_task),
         TEST(reports_again),
         TEST(sends_again),
