@@ -117,11 +117,13 @@ static void next(struct lane *l)
         ask(l);
 }
 
-/* Nobody is there: the result is kept for as long as the coordinator leaves the task to us. */
-static bool is_unreached(const struct xfer_result *r)
+/* Nobody is there, or has room: the result is kept while the coordinator leaves the task to us. */
+static bool is_to_be_kept(const struct xfer_result *r)
 {
-    return r->status == 0 && (r->code == -EHOSTUNREACH || r->code == -ECONNREFUSED ||
-                              (r->code == -ETIMEDOUT && r->bytes == 0));
+    if (r->status != 0)
+        return r->status == 503 || r->status == 507;
+    return r->code == -EHOSTUNREACH || r->code == -ECONNREFUSED ||
+           (r->code == -ETIMEDOUT && r->bytes == 0);
 }
 
 static void on_put(void *arg, const struct xfer_result *r)
@@ -138,7 +140,7 @@ static void on_put(void *arg, const struct xfer_result *r)
     }
     if (r->code == 0) {
         next(l);
-    } else if (is_unreached(r)) {
+    } else if (is_to_be_kept(r)) {
         log_info("upload", "the result is kept and sent when it can be: %s", r->detail);
         str_copy(u->waits, sizeof(u->waits), r->detail);
         l->tickets--; /* it was not used */

@@ -1,7 +1,8 @@
 /* Sends outputs of a task, two at a time: for each, asks whether the coordinator has it, then PUTs
  * it by ticket.  Without a connection it waits: call upload_resume() when joined again.  While the
- * coordinator's port for files cannot be reached, or its name not be found, it tries again without
- * end; whoever started it cancels it when the task is no longer ours.  Loop thread. */
+ * coordinator's port for files cannot be reached, its name not be found, or it has no room (503,
+ * 507), it tries again without end; whoever started it cancels it when the task is no longer ours.
+ * Loop thread. */
 #ifndef WORKER_UPLOAD_H
 #define WORKER_UPLOAD_H
 

@@ -166,15 +166,20 @@ int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct 
     return rc;
 }
 
-/* Ends transfer number i. */
-static inline void end_with(unsigned i, int code, const char *detail)
+/* Ends transfer number i by an answer. */
+static inline void end_by(unsigned i, int code, unsigned status, const char *detail)
 {
     struct transfer *t = &line.at[i];
     assert_true(t->running);
     t->running = false;
     line.running--;
-    const struct xfer_result r = {.code = code, .detail = detail};
+    const struct xfer_result r = {.code = code, .detail = detail, .status = status};
     t->done(t->arg, &r);
+}
+
+static inline void end_with(unsigned i, int code, const char *detail)
+{
+    end_by(i, code, 0, detail);
 }
 
 void xfer_cancel(struct xfer *x, uint64_t id)

@@ -195,7 +195,22 @@ static void kept_while_nobody_is_there(void **state)
     ends(0);
 }
 
-static void a_full_store_is_not_tried_again(void **state)
+/* Nor does it end while the coordinator has no room, or a store that does not answer. */
+static void kept_while_there_is_no_room(void **state)
+{
+    (void)begin(1);
+    for (unsigned i = 0; i < 20; i++) {
+        ticket("/v1/blobs/a", false);
+        end_by(i, i % 2 ? -EAGAIN : -ENOSPC, i % 2 ? 503 : 507, "full");
+        assert_true(told.calls == 0 && deferred.n == 0);
+        fire(timers[0]);
+    }
+    ticket("/v1/blobs/a", false);
+    end_by(20, 0, 201, "");
+    ends(0);
+}
+
+static void a_full_disk_of_its_own_is_not_tried_again(void **state)
 {
     (void)begin(1);
     ticket("/v1/blobs/a", false);
@@ -272,7 +287,8 @@ int main(void)
         TEST(a_new_ticket_for_a_new_try),
         TEST(goes_on_while_it_comes_further),
         TEST(kept_while_nobody_is_there),
-        TEST(a_full_store_is_not_tried_again),
+        TEST(kept_while_there_is_no_room),
+        TEST(a_full_disk_of_its_own_is_not_tried_again),
         TEST(waits_for_the_connection),
         TEST(refused_or_malformed),
         TEST(cancelled_says_nothing),
