@@ -135,6 +135,16 @@ static void on_stored(void *arg, const struct blob_id *id, uint64_t size, bool h
     co->bytes_here.data_up += here ? size : 0;
 }
 
+/* Whoever waits with a result for room that we do not have is not stuck. */
+static void on_full(void *arg, uint64_t holder)
+{
+    const struct coordinator *co = arg;
+    const struct worker *w = access_worker_of(&co->state, holder);
+    struct task *t = w ? task_memory(state_task(&co->state, w->task_id)) : NULL;
+    if (t != NULL)
+        t->progress_ms = core_now(co);
+}
+
 static void on_served(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from)
 {
     struct coordinator *co = arg;
@@ -361,6 +371,7 @@ static int open_http(struct coordinator *co, struct err *err)
                                   .may_get = may_get,
                                   .holds = holds,
                                   .on_stored = on_stored,
+                                  .on_full = on_full,
                                   .on_served = on_served,
                                   .neighbour = neighbours_find,
                                   .arg = co};

@@ -31,6 +31,7 @@ struct upload {
     struct blob_id id;
     struct blob_writer *writer; /* NULL: nothing to store */
     uint64_t total;             /* bytes of the blob; UINT64_MAX: unknown */
+    uint64_t holder;            /* of its ticket; 0: not checked yet */
     uint64_t expect_end;        /* where this piece must end; UINT64_MAX: unknown */
     bool exists, asks, follows,
         done; /* follows: the client may go to the store; done: it says that it was there */
@@ -41,6 +42,19 @@ static void reject(struct blob_http *b, struct http_request *r, const struct err
 {
     b->counters.rejected++;
     http_reply_err(r, err);
+}
+
+static void note_full(const struct upload *u, int code)
+{
+    const struct blob_http *b = u->owner;
+    if ((code == -EAGAIN || code == -ENOSPC) && u->holder && b->o.on_full)
+        b->o.on_full(b->o.arg, u->holder);
+}
+
+static void refuse(struct upload *u, const struct err *err)
+{
+    note_full(u, err->code);
+    reject(u->owner, u->req, err);
 }
 
 /* Tells the client that the blob is on its way: it is to ask again, and not to give up. */
@@ -410,8 +424,10 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
     int rc = read_id(r, &u->id, &err);
     if (rc == 0)
         rc = check_ticket(b, r, TICKET_PUT, &u->id, &t, &err);
-    if (rc == 0)
+    if (rc == 0) {
+        u->holder = t.holder;
         rc = http_request_limit(r, t.max_bytes, &err);
+    }
     const char *h = http_request_header(r, "Content-Range");
     if (rc == 0 && h && parse_content_range(h, &from, &u->expect_end, &u->total, &u->asks) < 0)
         rc = err_set(&err, -EINVAL,
@@ -429,7 +445,7 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
         if (rc == -EBUSY && u->asks)
             ask_again(b, r, &err);
         else
-            reject(b, r, &err);
+            refuse(u, &err);
         mem_free(u);
         return rc;
     }
@@ -470,6 +486,7 @@ static void committed(void *arg, int rc)
         drop_writer(u, true); /* the pool was stopped before it began */
         if (!u->err.code)
             (void)err_set(&u->err, rc, "the server is stopping");
+        note_full(u, rc);
         if (rc == -EAGAIN) /* the bytes are kept, and the next question stores them */
             ask_again(b, u->req, &u->err);
         else if (rc == -ERR_HASH && u->asks) /* those of earlier requests: they are to come again */
@@ -494,7 +511,7 @@ static void store_here(struct upload *u)
         return;
     (void)err_set(&u->err, -EAGAIN, "too many uploads are being stored");
     drop_writer(u, true);
-    reject(u->owner, u->req, &u->err);
+    refuse(u, &u->err);
     mem_free(u);
 }
 
@@ -520,7 +537,7 @@ static void offer(struct upload *u, bool through_us)
         if (rc == -EBUSY)
             ask_again(u->owner, u->req, &err);
         else if (rc < 0)
-            reject(u->owner, u->req, &err);
+            refuse(u, &err);
         else {
             answer_question(u);
             return;
@@ -547,7 +564,7 @@ static void looked(void *arg, int rc)
     } else if (rc == -EBUSY) {
         ask_again(b, u->req, &u->err);
     } else if (rc == -ERR_HASH || rc == -ENOSPC) {
-        reject(b, u->req, &u->err);
+        refuse(u, &u->err);
     } else if (rc < 0) { /* the store does not answer, which is not the client's failure */
         offer(u, rc != -ERR_NOTFOUND);
         return;
@@ -576,7 +593,6 @@ static void put_away(struct upload *u)
 
 static void put_done(void *arg, struct http_request *r)
 {
-    struct blob_http *b = arg;
     struct upload *u = http_request_sink(r);
     if (u->exists) {
         answer_stored(r, 200, &u->id, u->total);
@@ -596,7 +612,7 @@ static void put_done(void *arg, struct http_request *r)
     if (u->err.code || short_piece || (u->total != UINT64_MAX && have < u->total)) {
         drop_writer(u, u->err.code != -ERR_LIMIT);
         if (u->err.code)
-            reject(b, r, &u->err);
+            refuse(u, &u->err);
         else
             answer_have(r, have);
         mem_free(u);

@@ -67,6 +67,8 @@ struct blob_http_options {
     bool (*holds)(void *arg, uint64_t holder);
     /* Called after a PUT became durable (may be NULL); here: its bytes came through us. */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size, bool here);
+    /* Called when a PUT of this ticket's holder is refused for lack of room (may be NULL). */
+    void (*on_full)(void *arg, uint64_t holder);
     /* Called when the answer to a GET begins; size: of the whole blob, also for ranges.  May be
      * NULL. */
     void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from);

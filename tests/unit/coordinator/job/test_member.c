@@ -398,6 +398,35 @@ static void test_cut_again(void **state)
     assert_in_range(t->moved.ms, LEASE_MOVED_LOOK_MS, LEASE_MOVED_LOOK_MS + 100);
 }
 
+static int no_room(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
+                   struct blob_writer **ret, struct err *err)
+{
+    return err_set(err, -EAGAIN, "the cache is full");
+}
+
+/* Somebody who finds no room for its result is not stuck: nobody else would find any. */
+static void test_no_room(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    (void)here(r, 0);
+    (void)submit(r);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_INIT)->id));
+    const struct blobstore_ops *all = r->co->blobs->ops;
+    struct blobstore_ops full = *all;
+    full.put = no_room;
+    r->co->blobs->ops = &full;
+    t->progress_ms = core_now(r->co) - 61000;
+    send_some(r, a, 100);
+    member_check(r->co);
+    r->co->blobs->ops = all;
+    assert_int_equal(t->worker_id, a->id);
+    t->progress_ms = core_now(r->co) - 61000;
+    send_some(r, a, 100); /* now there is room */
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+}
+
 /* A phase that is to take hours is not taken before they are over, also where it is the first. */
 static void test_long_phase(void **state)
 {
@@ -524,23 +553,12 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_witness),
-        LIVE(test_quarantine),
-        LIVE(test_small),
-        LIVE(test_verdicts),
-        LIVE(test_lost),
-        LIVE(test_unparked),
-        LIVE(test_silent_together),
-        LIVE(test_crawling),
-        LIVE(test_pretending),
-        LIVE(test_holding),
-        LIVE(test_older),
-        LIVE(test_later_attempt),
-        LIVE(test_unbegun),
-        LIVE(test_served_first),
-        LIVE(test_long_phase),
-        LIVE(test_cut_again),
-        LIVE(test_long_check),
+        LIVE(test_witness),         LIVE(test_quarantine),   LIVE(test_small),
+        LIVE(test_verdicts),        LIVE(test_lost),         LIVE(test_unparked),
+        LIVE(test_silent_together), LIVE(test_crawling),     LIVE(test_pretending),
+        LIVE(test_holding),         LIVE(test_older),        LIVE(test_later_attempt),
+        LIVE(test_unbegun),         LIVE(test_served_first), LIVE(test_long_phase),
+        LIVE(test_cut_again),       LIVE(test_no_room),      LIVE(test_long_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
