@@ -187,6 +187,23 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
 
 static void kick(struct http_server *s);
 
+/* Shuts down the connection that has waited for a next request for longest: libmicrohttpd would
+ * accept nobody when all places are taken, and whoever asks again dials again. */
+static void drop_unused(struct http_server *s)
+{
+    struct http_conn *out = NULL;
+    for (struct list *l = s->conns.next; l != &s->conns; l = l->next) {
+        struct http_conn *n = list_entry(l, struct http_conn, link);
+        if (n->requests > 0 && n->waiting_since_ms != 0 &&
+            (!out || n->waiting_since_ms < out->waiting_since_ms))
+            out = n;
+    }
+    if (!out)
+        return;
+    (void)shutdown(out->fd, SHUT_RDWR);
+    out->waiting_since_ms = 0; /* once */
+}
+
 /* Shuts down the connection that makes room for c: libmicrohttpd sees that and closes it. */
 static void greet(struct http_server *s, struct MHD_Connection *c, struct http_conn *n)
 {
@@ -195,6 +212,8 @@ static void greet(struct http_server *s, struct MHD_Connection *c, struct http_c
     struct stranger *out = strangers_admit(&s->strangers, &n->stranger, info->client_addr);
     if (out)
         (void)shutdown(list_entry(out, struct http_conn, stranger)->fd, SHUT_RDWR);
+    if (s->counters.connections >= s->o.max_connections - s->o.max_connections / 8)
+        drop_unused(s);
 }
 
 static uint64_t bytes_of(const struct http_conn *n)

@@ -18,8 +18,10 @@
  * Errors are JSON: {"error":{"code":"not_found","message":"..."}}.
  *
  * Limits: connections (at most half of them one holder's, whose next request is
- * answered with 503), header size, time to send a request (slow loris), body
- * size, bytes queued per stream; a client beyond one is refused or cut.
+ * answered with 503; when 7/8 are taken, the one that has waited for its next
+ * request for longest makes room for each further one), header size, time to
+ * send a request (slow loris), body size, bytes queued per stream; a client
+ * beyond one is refused or cut.
  * A body that is too large is refused by its Content-Length; of one without,
  * HTTP_EXCESS_BYTES more are read, for a client that then reads the answer. */
 #ifndef COMMON_NET_HTTP_SERVER_H

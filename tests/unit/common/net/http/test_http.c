@@ -241,17 +241,22 @@ static void test_slow_header(void **state)
     stop(w);
 }
 
-/* A connection whose request has shown the user's token. */
-static int known(struct world *w)
+/* A connection whose request has shown the user's token; `rest`: of that request. */
+static int known_by(struct world *w, const char *line, const char *rest)
 {
     int fd = tcp(w);
-    char *text = str_printf(
-        "GET /v1/jobs/1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", w->bearer);
+    char *text = str_printf("%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n", line,
+                            w->bearer, rest);
     uint64_t before = http_server_counters(w->server).requests;
     send_text(fd, text);
     mem_free(text);
     WAIT_FOR(&w->t, http_server_counters(w->server).requests > before);
     return fd;
+}
+
+static int known(struct world *w)
+{
+    return known_by(w, "GET /v1/jobs/1", "");
 }
 
 /* All places taken, then free again: libmicrohttpd had stopped to listen. */
@@ -261,7 +266,7 @@ static void test_full(void **state)
     int fds[SERVER_CONNECTIONS];
     for (unsigned i = 0; i < SERVER_CONNECTIONS; i++) {
         w->others = i / OF_HOLDER;
-        fds[i] = known(w);
+        fds[i] = known_by(w, "POST /v1/jobs", "Content-Length: 10\r\n"); /* it is awaited */
     }
     assert_int_equal(http_server_counters(w->server).connections, SERVER_CONNECTIONS);
     int late = tcp(w); /* in the kernel's queue */
@@ -283,6 +288,32 @@ static void again(struct world *w, int fd, const char *path, char got[4096], con
     send_text(fd, text);
     expect_text(w, fd, got, 4096, words);
     mem_free(text);
+}
+
+/* Connections that nobody uses make room, first those that have been unused for longest. */
+static void test_unused(void **state)
+{
+    enum { KEPT = SERVER_CONNECTIONS / 8 * 7 };
+    struct world *w = start(false);
+    int fds[SERVER_CONNECTIONS];
+    char got[4096];
+    ask(w, "GET", "/healthz", NULL, NULL, NULL); /* this client's own is the oldest */
+    fds[0] = known_by(w, "POST /v1/jobs", "Content-Length: 10\r\n"); /* one in use */
+    for (unsigned i = 1; i < SERVER_CONNECTIONS; i++) {
+        w->others = 1 + i / OF_HOLDER;
+        fds[i] = known(w);
+    }
+    WAIT_FOR(&w->t, http_server_counters(w->server).connections <= KEPT);
+    w->others = 7;
+    ask(w, "POST", "/v1/jobs", w->bearer, "{\"a\":1}", NULL);
+    expect(w, 201, "\"a\":1"); /* it has dialled again */
+    for (unsigned i = 1; i < SERVER_CONNECTIONS - KEPT; i++)
+        WAIT_FOR(&w->t, recv(fds[i], got, sizeof(got), 0) == 0);
+    again(w, fds[SERVER_CONNECTIONS - 1], "/v1/jobs/7", got, "\"id\":7");
+    assert_true(recv(fds[0], got, sizeof(got), 0) < 0);
+    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++)
+        assert_int_equal(close(fds[i]), 0);
+    stop(w);
 }
 
 /* One holder takes a part of the places, whether by a token or by tickets. */
@@ -363,13 +394,21 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),    cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_origin),    cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_deferred),  cmocka_unit_test(test_wrong_pin),
-        cmocka_unit_test(test_events),    cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_cut),       cmocka_unit_test(test_slow_header),
-        cmocka_unit_test(test_full),      cmocka_unit_test(test_one_holder),
-        cmocka_unit_test(test_strangers), cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_one_holder),
+        cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
