@@ -93,7 +93,8 @@ struct rpc_server_options {
     /* Replies queued per connection [1 MiB]; above it reading stops, at 8 times
      * it the peer is cut. */
     size_t max_queue_bytes;
-    uint32_t handshake_ms; /* TLS and Hello together [3 s] */
+    /* TLS and Hello together [3 s]; three times as long while half of the places are free. */
+    uint32_t handshake_ms;
     uint32_t idle_ms;      /* a peer silent for longer is cut; 0: never */
     void *arg;             /* passed to all callbacks */
     void (*on_open)(void *arg, struct rpc_peer *peer); /* authenticated */

@@ -16,6 +16,7 @@
 
 #define BACKLOG 1024
 #define HANDSHAKE_MS 3000
+#define PATIENCE 3      /* times as long while half of the strangers' places are free */
 #define BUSY_MS 500     /* time in which a handshake under way keeps its place */
 #define CALLED_MS 50    /* time for the first bytes of a client that got a place after waiting */
 #define ADDRESS_SHARE 2 /* one address has at most 1/2 of the strangers' places */
@@ -215,10 +216,12 @@ static void make_room(struct stranger *out)
 /* Gives the peer a place, that of `out` if not NULL. */
 static void enter(struct rpc_peer *p, struct stranger *out)
 {
-    p->heard_ms = loop_now_ms(p->server->loop);
+    const struct rpc_server *s = p->server;
+    const bool few = 2 * s->strangers.count >= s->strangers.max;
+    p->heard_ms = loop_now_ms(s->loop);
     if (out)
         make_room(out);
-    conn_begin(p->conn, p->server->o.handshake_ms);
+    conn_begin(p->conn, s->o.handshake_ms * (few ? 1 : PATIENCE));
 }
 
 /* Puts the peer into the door's list before that one. */

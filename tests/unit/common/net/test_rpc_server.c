@@ -111,6 +111,29 @@ static void test_handshake_deadline(void **state)
     stop(w);
 }
 
+/* A client on a slow line has time, unless places for those who are not known yet are short. */
+static void test_handshake_patience(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    int fds[4]; /* as many as one address may have */
+    char byte;
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w);
+    o.handshake_ms = 300;
+    o.max_strangers = 8;
+    open_server(w, &o);
+    for (unsigned i = 0; i < 4; i++) {
+        fds[i] = raw(w);
+        WAIT_FOR(&w->t, rpc_server_connections(w->server) > i);
+    }
+    WAIT_FOR(&w->t, recv(fds[3], &byte, 1, MSG_DONTWAIT) == 0);
+    assert_true(recv(fds[0], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+    WAIT_FOR(&w->t, recv(fds[0], &byte, 1, MSG_DONTWAIT) == 0);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(close(fds[i]), 0);
+    stop(w);
+}
+
 static void test_max_connections(void **state)
 {
     struct world *w = mem_alloc(sizeof(*w));
@@ -345,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_wrong_version),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_handshake_deadline),
+        cmocka_unit_test(test_handshake_patience),
         cmocka_unit_test(test_max_connections),
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_door),
