@@ -104,6 +104,8 @@ void cli_close(struct cli *cli)
 {
     http_client_free(cli->http);
     cli->http = NULL;
+    json_decref(cli->uploads);
+    cli->uploads = NULL;
 }
 
 int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **ret, struct err *err,

@@ -8,6 +8,8 @@
 
 #define LARGE_BYTES (16u << 20) /* uploads from this size on show their progress */
 #define AGAIN_MS 200
+#define KEEP_MS (8 * 3600000u)
+#define TICKETS_MAX 4 /* in a row by which a file came no further */
 
 /* Asks where the file goes, which may be asked again: a coordinator that restarts is waited for,
  * unless it was never heard of. */
@@ -27,38 +29,85 @@ static int ask(struct cli *cli, const json_t *about, json_t **ret, struct err *e
     }
 }
 
-static int send(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
-                const char *what, struct moving *show, uint64_t *ret_sent, struct err *err)
-{
-    char hex[HASH_HEX_MAX];
-    json_t *answer;
+/* An upload, and how far its tickets have carried it. */
+struct carried {
+    struct moving *show; /* NULL: nothing is shown */
+    uint64_t most;
+    unsigned tickets; /* in a row by which it came no further */
+};
 
-    hash_hex(sha256, HASH_BYTES, hex);
-    json_t *about = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size);
-    int rc = ask(cli, about, &answer, err);
-    json_decref(about);
-    if (rc < 0)
-        return err_wrap(err, "asking to upload %s", what);
-    uint64_t sent = 0;
-    if (!json_is_true(json_object_get(answer, "have"))) {
-        rc = http_put_file(cli->http, cli_str(answer, "url", ""), path, show ? moving_show : NULL,
-                           show, err);
-        if (rc < 0)
-            err_wrap(err, "uploading %s", what);
-        sent = size;
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct carried *c = arg;
+    if (done > c->most) {
+        c->most = done;
+        c->tickets = 1;
     }
-    json_decref(answer);
-    if (rc == 0 && ret_sent)
-        *ret_sent = sent;
-    return rc;
+    if (c->show)
+        moving_show(c->show, done, total);
+}
+
+/* Sends the file unless it is there.  A ticket lasts for an hour and dies with the coordinator's
+ * machine: the next one goes on where the file was cut. */
+static int send(struct cli *cli, const char *path, const json_t *about, const char *what,
+                struct moving *show, bool *ret_sent, struct err *err)
+{
+    struct carried c = {.show = show};
+    for (;;) {
+        json_t *answer;
+        int rc = ask(cli, about, &answer, err);
+        if (rc < 0)
+            return err_wrap(err, "asking to upload %s", what);
+        *ret_sent = !json_is_true(json_object_get(answer, "have"));
+        c.tickets++;
+        if (*ret_sent)
+            rc = http_put_file(cli->http, cli_str(answer, "url", ""), path, on_progress, &c, err);
+        json_decref(answer);
+        if (rc < 0 && (rc != -ERR_AUTH || c.tickets >= TICKETS_MAX))
+            return err_wrap(err, "uploading %s", what);
+        if (rc == 0)
+            return 0;
+    }
+}
+
+/* Asks for all uploads again from time to time: what no job names is deleted after a day, and a
+ * large dataset takes longer. */
+static int keep(struct cli *cli, json_t *about, struct err *err)
+{
+    size_t i;
+    json_t *each, *answer;
+    if (!cli->uploads) {
+        cli->uploads = json_array();
+        cli->uploads_ms = clock_now_ms();
+    }
+    if (clock_now_ms() - cli->uploads_ms >= KEEP_MS) {
+        cli->uploads_ms = clock_now_ms();
+        json_array_foreach(cli->uploads, i, each)
+        {
+            const int rc = ask(cli, each, &answer, err);
+            if (rc < 0)
+                return err_wrap(err, "asking for earlier uploads");
+            json_decref(answer);
+        }
+    }
+    json_array_append(cli->uploads, about);
+    return 0;
 }
 
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
                 const char *what, bool progress, uint64_t *ret_sent, struct err *err)
 {
-    char *does = str_printf("uploading %s", what);
+    char *does = str_printf("uploading %s", what), hex[HASH_HEX_MAX];
     struct moving show = moving_begin(does);
-    int rc = send(cli, path, sha256, size, what, progress ? &show : NULL, ret_sent, err);
+    bool sent = false;
+    hash_hex(sha256, HASH_BYTES, hex);
+    json_t *about = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size);
+    int rc = send(cli, path, about, what, progress ? &show : NULL, &sent, err);
+    if (rc == 0)
+        rc = keep(cli, about, err);
+    if (rc == 0 && ret_sent)
+        *ret_sent = sent ? size : 0;
+    json_decref(about);
     mem_free(does);
     return rc;
 }

@@ -20,7 +20,10 @@ static int check_blob(struct coordinator *co, const uint8_t sha256[32], uint64_t
     memcpy(id.sha256, sha256, 32);
     blob_id_hex(&id, hex);
     if (!blobstore_has(co->blobs, &id, &have))
-        return err_set(err, -ERR_NOTFOUND, "%s (%.12s...) was not uploaded", what, hex);
+        return err_set(err, -ERR_NOTFOUND,
+                       "%s (%.12s...) was not uploaded, or more than a day ago, after which it is "
+                       "deleted: submit again",
+                       what, hex);
     if (have != size)
         return err_set(err, -EINVAL, "%s (%.12s...) has %llu bytes, %llu were announced", what, hex,
                        (unsigned long long)have, (unsigned long long)size);

@@ -38,6 +38,48 @@ static void a_coordinator_that_restarts_is_waited_for(void **state)
     disconnect(&s, &cli);
 }
 
+#define GO "{\"have\": false, \"url\": \"/v1/blobs/a?sig=b\"}"
+
+/* Tickets expire while a large file is on its way. */
+static void an_expired_ticket_is_renewed(void **state)
+{
+    static const char *const answers[] = {GO, "403", GO, "403", GO, "201", GO,  "403",
+                                          GO, "403", GO, "403", GO, "403", NULL};
+    const uint8_t sha256[HASH_BYTES] = {0};
+    char path[] = "/tmp/skerry-upload.XXXXXX";
+    uint64_t sent = 0;
+    struct script s;
+    struct cli cli = {0};
+    struct err err = {0};
+    const int fd = mkstemp(path);
+    assert_int_equal(write(fd, "abc", 3), 3);
+    connect_to(&s, &cli, answers);
+    if (upload_blob(&cli, path, sha256, 3, "a shard", false, &sent, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sent, 3);
+    assert_int_equal(upload_blob(&cli, path, sha256, 3, "a shard", false, NULL, &err), -ERR_AUTH);
+    assert_non_null(strstr(err.msg, "uploading a shard: "));
+    disconnect(&s, &cli);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* What nobody names is deleted after a day, and a large dataset is longer on its way. */
+static void earlier_uploads_are_kept(void **state)
+{
+    static const char *const answers[] = {THERE, THERE, THERE, NULL};
+    const uint8_t sha256[HASH_BYTES] = {1};
+    struct script s;
+    struct cli cli = {0};
+    struct err err = {0};
+    connect_to(&s, &cli, answers);
+    assert_int_equal(send_zeros(&cli, &err), 0);
+    cli.uploads_ms -= 9 * 3600000u;
+    assert_int_equal(upload_blob(&cli, "/dev/null", sha256, 7, "a shard", false, NULL, &err), 0);
+    disconnect(&s, &cli);
+    assert_non_null(strstr(s.body, "\"size\":1}")); /* the newest question */
+}
+
 /* Its address may be wrong. */
 static void one_that_never_answered_is_not(void **state)
 {
@@ -70,6 +112,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_coordinator_that_restarts_is_waited_for),
+        cmocka_unit_test(an_expired_ticket_is_renewed),
+        cmocka_unit_test(earlier_uploads_are_kept),
         cmocka_unit_test(one_that_never_answered_is_not),
         cmocka_unit_test(an_interrupted_upload_asks_for_nothing),
     };
