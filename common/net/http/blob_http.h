@@ -7,10 +7,11 @@
  * there already.  A cut upload is kept and resumed: `Content-Range: bytes
  * 1000-1999/2000` continues at 1000; an empty PUT with `Content-Range: bytes
  * * /2000` (no space) asks for the state, and is answered 308 with `Range: bytes=0-999` or
- * none.  A piece that does not start where the last one ended is refused with 409;
- * content that does not match its name is refused with 422 `hash_mismatch`, and
- * the bytes that had arrived are dropped.  So they are where more comes than the
- * ticket allows: 413, or the connection is cut.
+ * none; or 201, if all bytes had come and only the commit was missing.  A piece that
+ * does not start where the last one ended is refused with 409; content that does
+ * not match its name is refused with 422 `hash_mismatch`, and the bytes that had
+ * arrived are dropped.  So they are where more comes than the ticket allows: 413, or
+ * the connection is cut.
  *
  * A blob far away is fetched before it is sent: 503 if that cannot be done now.
  *
