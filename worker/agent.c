@@ -484,7 +484,7 @@ static void do_fail(struct agent *a)
     struct err err = {0};
     const int disk = outcome_own(a->code) ? 0 : outcome_try_disk(a->opt.tmp_dir, &err);
     a->failure.code = outcome_blame(a->code, disk, a->sending);
-    a->failure.retryable = outcome_retryable(a->code, a->w && a->w->source_path);
+    a->failure.retryable = outcome_retryable(a->code, a->w && a->w->source_path && !a->sending);
     str_copy(a->failure.reason, sizeof(a->failure.reason), a->detail);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, a->detail);
     if (a->code == -ERR_DEVICE)

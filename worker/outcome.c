@@ -140,6 +140,8 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     if (r->failed) {
         r->retryable = failure->retryable;
         r->failure = fault_of(failure->code);
+        if (r->failure == SKERRY__V1__FAILURE__FAILURE_NETWORK && !r->retryable)
+            r->failure = SKERRY__V1__FAILURE__FAILURE_TASK; /* a source refuses everybody */
         if (r->failure == SKERRY__V1__FAILURE__FAILURE_TASK && w && w->kind->external)
             r->failure = SKERRY__V1__FAILURE__FAILURE_TRAINER; /* the fault is in the job */
         r->reason = text(failure->reason);
@@ -224,9 +226,18 @@ int outcome_blame(int code, int disk, bool uploading)
 
 bool outcome_retryable(int code, bool ingest)
 {
-    if (code == -ERR_CONFIG)
+    switch (code) {
+    case -ERR_CONFIG:
         return false;
-    return !ingest || (code != -ERR_FORMAT && code != -ERR_LIMIT && code != -ERR_NOTFOUND);
+    case -ERR_FORMAT:
+    case -ERR_LIMIT:
+    case -ERR_NOTFOUND:
+    case -ERR_AUTH:
+    case -ERR_REMOTE:
+        return !ingest;
+    default:
+        return true;
+    }
 }
 
 int outcome_try_disk(const char *tmp_dir, struct err *err)

@@ -15,6 +15,12 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def do_GET(self):
+        if self.path == "/forbidden.tar":
+            self.send_error(403)
+        else:
+            super().do_GET()
+
 
 @pytest.fixture
 def site(tmp_path):
@@ -57,13 +63,13 @@ def test_workers_ingest_archives_by_url(swarm, site):
     assert [r["round"] for r in job["history"]] == [1, 2]
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated"])
+@pytest.mark.parametrize("damage", ["missing", "forbidden", "truncated"])
 def test_a_bad_archive_fails_the_job_with_its_name(swarm, site, damage):
     base, folder = site
     if damage == "truncated":
         whole = (folder / "part-0.tar").read_bytes()
         (folder / "part-0.tar").write_bytes(whole[:len(whole) // 2 - 700])
-    name = "part-0.tar" if damage == "truncated" else "part-9.tar"
+    name = {"missing": "part-9.tar", "forbidden": "forbidden.tar", "truncated": "part-0.tar"}[damage]
     worker(swarm, "a")
     job = url_job(swarm, [f"{base}/{name}"])
     failed = swarm.wait_job(job, "failed", 170)

@@ -96,10 +96,10 @@ int http_curl_status_error(long status, const char *body, const char *url, struc
         code = -ERR_LIMIT;
     else if (status == 422)
         code = -ERR_HASH;
-    else if (status == 429 || status == 503)
-        code = -EAGAIN;
     else if (status == 507)
         code = -ENOSPC;
+    else if (status == 408 || status == 429 || (status >= 500 && status != 501))
+        code = -EAGAIN;
     json_t *j = body ? json_loads(body, 0, NULL) : NULL;
     const json_t *error = json_object_get(j, "error");
     const char *message = json_string_value(json_object_get(error, "message"));
@@ -149,10 +149,8 @@ int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *
     return err_set(err, code, "%.*s: %s", shown(url), url, why);
 }
 
-bool http_curl_is_retryable(int code, long status)
+bool http_curl_is_retryable(int code)
 {
-    if (status >= 500 && status != 501 && status != 507)
-        return true;
     return code == -ECONNRESET || code == -ECONNREFUSED || code == -ETIMEDOUT || code == -EAGAIN ||
-           code == -EBUSY || code == -EHOSTUNREACH || status == 408;
+           code == -EBUSY || code == -EHOSTUNREACH;
 }

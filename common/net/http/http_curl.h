@@ -21,6 +21,6 @@ int http_curl_status_error(long status, const char *body, const char *url, struc
 /* The same for libcurl's own failures. */
 int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *err);
 /* Whether trying again may help. */
-bool http_curl_is_retryable(int code, long status);
+bool http_curl_is_retryable(int code);
 
 #endif

@@ -421,9 +421,9 @@ bool transfer_is_unanswered(struct transfer *t)
 
 /* ---- the outcome ---- */
 
-static enum transfer_next failed(struct transfer *t, int code)
+static enum transfer_next failed(int code)
 {
-    return http_curl_is_retryable(code, t->status) ? TRANSFER_RETRY : TRANSFER_FAILED;
+    return http_curl_is_retryable(code) ? TRANSFER_RETRY : TRANSFER_FAILED;
 }
 
 static const char *asked(const struct transfer *t)
@@ -439,7 +439,7 @@ static enum transfer_next judge_get(struct transfer *t, struct err *err)
         return TRANSFER_RETRY;
     }
     if (t->status != 200 && t->status != 206)
-        return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), asked(t), err));
+        return failed(http_curl_status_error(t->status, buf_str(&t->answer), asked(t), err));
     if (t->size && t->offset != t->size) {
         (void)err_set(err, -ECONNRESET, "%llu of %llu bytes came", (unsigned long long)t->offset,
                       (unsigned long long)t->size);
@@ -461,7 +461,7 @@ static enum transfer_next judge_put(struct transfer *t, struct err *err)
         (void)err_set(err, -ECONNRESET, "the server took nothing");
         return news ? TRANSFER_AGAIN : TRANSFER_RETRY;
     }
-    return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), asked(t), err));
+    return failed(http_curl_status_error(t->status, buf_str(&t->answer), asked(t), err));
 }
 
 static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err)
@@ -491,7 +491,7 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
     /* A server may refuse an upload before it has read it all. */
     bool refused = t->kind == TRANSFER_PUT && t->status >= 400;
     if (rc != CURLE_OK && !refused)
-        return failed(t, http_curl_error(rc, t->curl_error, asked(t), err));
+        return failed(http_curl_error(rc, t->curl_error, asked(t), err));
     if (t->kind == TRANSFER_GET)
         return judge_get(t, err);
     return judge_put(t, err);

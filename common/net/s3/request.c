@@ -411,7 +411,7 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
 
 bool s3_may_pass(int code)
 {
-    return http_curl_is_retryable(code, 0);
+    return http_curl_is_retryable(code);
 }
 
 /* -ERR_NOTFOUND and -EEXIST are answers like others. */

@@ -166,6 +166,16 @@ static void tried_again(void **state)
     assert_false(outcome_retryable(-ERR_FORMAT, true));
     assert_false(outcome_retryable(-ERR_LIMIT, true));
     assert_false(outcome_retryable(-ERR_NOTFOUND, true));
+    assert_true(outcome_retryable(-EAGAIN, true));
+    static const int refused[] = {-ERR_AUTH, -ERR_REMOTE}; /* HTTP 403, 451 */
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(outcome_retryable(refused[i], false));
+        const struct outcome_failure f = {refused[i], outcome_retryable(refused[i], true), "no"};
+        Skerry__V1__ReportRequest *r = outcome_new(5, 2, NULL, &f, &view);
+        assert_false(r->retryable);
+        assert_int_equal(r->failure, SKERRY__V1__FAILURE__FAILURE_TASK);
+        outcome_free(r);
+    }
     assert_true(outcome_retryable(-EIO, true));
 }
 

@@ -316,7 +316,10 @@ static void test_response_check(void **state)
         {413, "{\"error\":1}", -ERR_LIMIT, "HTTP 413"},
         {422, "{\"error\":{\"message\":7}}", -ERR_HASH, "HTTP 422"},
         {429, "", -EAGAIN, "HTTP 429"},
-        {500, "{\"error\":{\"message\":\"broken\"}}", -ERR_REMOTE, "broken (HTTP 500)"},
+        {451, "", -ERR_REMOTE, "HTTP 451"},
+        {500, "{\"error\":{\"message\":\"broken\"}}", -EAGAIN, "broken (HTTP 500)"},
+        {501, "", -ERR_REMOTE, "HTTP 501"},
+        {502, "", -EAGAIN, "HTTP 502"},
         {503, "", -EAGAIN, "HTTP 503"},
         {507, "{\"error\":{\"message\":\"full\"}}", -ENOSPC, "full (HTTP 507)"},
     };
