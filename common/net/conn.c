@@ -19,6 +19,7 @@
 #define FLUSH_BYTES (256 * 1024)    /* the most bytes that are encrypted at once */
 #define CUT_FACTOR 8
 #define FINISH_MS 5000
+#define LOOK_UP_TIMES 3 /* as long as a connection may take to open, its name may be looked up */
 #define KEEPALIVE_S 15
 #define USER_TIMEOUT_MS 20000
 
@@ -186,6 +187,7 @@ struct conn {
     size_t max_queue_bytes, max_unread_bytes;
     uint64_t bytes_in, bytes_out;
     unsigned attempt;
+    uint32_t deadline_ms;
     uint16_t port;
     char host[256];
     char address[CONN_ADDRESS_MAX];
@@ -266,10 +268,18 @@ static void on_deadline(void *arg)
         [HANDSHAKE] = "the TLS handshake took too long",
         [OPEN] = "the other side did not introduce itself in time",
     };
-    if (c->state == FINISHING)
+    struct err err = {0};
+    if (c->state == FINISHING) {
         conn_close(c, NULL);
-    else
+    } else if (c->resolving.loop) {
+        (void)err_set(&err, -ETIMEDOUT,
+                      "no name server has found the address of %s in time: see to the name servers "
+                      "of this machine (/etc/resolv.conf)",
+                      c->host);
+        conn_close(c, &err);
+    } else {
         close_with(c, -ETIMEDOUT, what[c->state], "");
+    }
 }
 
 void conn_finish(struct conn *c, const struct err *why)
@@ -734,6 +744,7 @@ static void dial(struct conn *c, const struct addrinfo *list)
     for (unsigned i = n ? c->attempt % n : 0; i > 0; i--)
         a = a->ai_next;
     c->connecting.data = c;
+    loop_timer_start(c->deadline, c->deadline_ms, 0);
     int rc = uv_tcp_connect(&c->connecting, &c->tcp, a->ai_addr, on_connected);
     if (rc < 0)
         close_with(c, rc, "cannot open a socket", uv_strerror(rc));
@@ -769,6 +780,7 @@ int conn_connect(struct loop *loop, const char *host, uint16_t port, unsigned at
     memcpy(c->pin, pin, sizeof(c->pin));
     c->port = port;
     c->attempt = attempt;
+    c->deadline_ms = o->deadline_ms;
     char service[8];
     snprintf(service, sizeof(service), "%u", port);
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
@@ -790,6 +802,7 @@ int conn_connect(struct loop *loop, const char *host, uint16_t port, unsigned at
         close_with(c, rc, "cannot look up a host name", uv_strerror(rc));
     } else {
         c->refs++;
+        loop_timer_start(c->deadline, (uint64_t)LOOK_UP_TIMES * o->deadline_ms, 0);
     }
     return 0;
 }

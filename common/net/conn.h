@@ -57,7 +57,9 @@ int conn_accept(struct loop *loop, uv_stream_t *listener, const struct conn_opti
 void conn_begin(struct conn *c, uint32_t deadline_ms);
 
 /* Dials.  The caller counts `attempt` up, so that all addresses of a name are tried
- * in turn.  Failures of the network come through on_close. */
+ * in turn.  The deadline runs from when the name's address is known, for which there is three times
+ * as much: a resolver tries a second server after 5 s, and each twice.  Failures of the network
+ * come through on_close. */
 int conn_connect(struct loop *loop, const char *host, uint16_t port, unsigned attempt,
                  const uint8_t pin[32], const struct conn_options *o, struct conn **ret,
                  struct err *err);

@@ -95,8 +95,8 @@ struct rpc_server_options {
     size_t max_queue_bytes;
     /* TLS and Hello together [3 s]; three times as long while half of the places are free. */
     uint32_t handshake_ms;
-    uint32_t idle_ms;      /* a peer silent for longer is cut; 0: never */
-    void *arg;             /* passed to all callbacks */
+    uint32_t idle_ms; /* a peer silent for longer is cut; 0: never */
+    void *arg;        /* passed to all callbacks */
     void (*on_open)(void *arg, struct rpc_peer *peer); /* authenticated */
     /* The peer is freed after it.  Its unanswered requests stay with their
      * handlers; answering them is allowed and has no effect. */
@@ -161,7 +161,7 @@ struct rpc_client_options {
     const struct keys *keys;           /* its own key, only read here; NULL: none */
     const char *build_id;              /* kept until close */
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
-    uint32_t connect_ms;               /* TCP, TLS and Hello together [10 s] */
+    uint32_t connect_ms;               /* TCP, TLS and Hello together [10 s], after the look-up */
     /* Bounds of the wait between dials [200, 10000]: a sixteenth of the time without a server.  The
      * lower one doubles up to four times while the server cuts handshakes, as a crowded one does.
      */

@@ -3,19 +3,27 @@
 
 #include <dlfcn.h>
 #include <netdb.h>
+#include <poll.h>
 
 typedef int look_up_fn(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 
 /* The name "both" leads to the server, and to an address where nobody is: */
 static const char *both[2] = {"127.0.0.1", "127.0.0.2"};
 
+/* The name "slow" leads to the server once this is set. */
+static _Atomic bool found;
+
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
                 struct addrinfo **ret)
 {
     look_up_fn *real;
     *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-    if (strcmp(name, "both") != 0 || hints->ai_flags & AI_NUMERICHOST)
-        return real(name, service, hints, ret);
+    const bool asks = !(hints->ai_flags & AI_NUMERICHOST), slow = asks && !strcmp(name, "slow");
+    const uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    while (slow && !found && clock_now_ms() < until)
+        (void)poll(NULL, 0, 1);
+    if (!asks || strcmp(name, "both") != 0)
+        return real(slow ? both[0] : name, service, hints, ret);
     const int rc = real(both[0], service, hints, ret);
     return rc == 0 ? real(both[1], service, hints, &(*ret)->ai_next) : rc;
 }
@@ -35,6 +43,34 @@ static void test_wrong_cluster(void **state)
     open_client(w);
     WAIT_FOR(&w->t, w->state == RPC_FAILED);
     assert_non_null(strstr(w->why.msg, "cluster"));
+    stop(w);
+}
+
+/* The time to connect begins when the address is known, for which there is three times as much. */
+static void test_slow_names(void **state)
+{
+    enum { CONNECT_MS = 1000 };
+    struct world *w = start(false);
+    (void)str_copy(w->token.host, sizeof(w->token.host), "slow");
+    struct rpc_client_options o = {.token = &w->token,
+                                   .build_id = "test-client",
+                                   .connect_ms = CONNECT_MS,
+                                   .on_state = on_state,
+                                   .arg = w};
+    for (unsigned halves = 3; halves <= 7; halves += 4) {
+        const uint64_t until = clock_now_ms() + halves * CONNECT_MS / 2;
+        found = false;
+        w->disconnected = 0;
+        w->state = RPC_CONNECTING;
+        assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+        WAIT_FOR(&w->t, clock_now_ms() > until);
+        found = true;
+        WAIT_FOR(&w->t, w->disconnected > 0 || w->state == RPC_CONNECTED);
+        assert_int_equal(w->disconnected, halves == 7);
+        if (halves == 3)
+            rpc_client_close(w->client);
+    }
+    assert_non_null(strstr(w->why.msg, "no name server has found the address of slow in time"));
     stop(w);
 }
 
@@ -289,13 +325,21 @@ static void test_dials_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_pin),      cmocka_unit_test(test_wrong_cluster),
-        cmocka_unit_test(test_crowd),          cmocka_unit_test(test_deadline_and_late_reply),
-        cmocka_unit_test(test_cancel),         cmocka_unit_test(test_pipelined),
-        cmocka_unit_test(test_backpressure),   cmocka_unit_test(test_lost_connection),
-        cmocka_unit_test(test_server_restart), cmocka_unit_test(test_other_server),
-        cmocka_unit_test(test_dials_on),       cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_moved),          cmocka_unit_test(test_grows_within_deadlines),
+        cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_wrong_cluster),
+        cmocka_unit_test(test_slow_names),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_deadline_and_late_reply),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_backpressure),
+        cmocka_unit_test(test_lost_connection),
+        cmocka_unit_test(test_server_restart),
+        cmocka_unit_test(test_other_server),
+        cmocka_unit_test(test_dials_on),
+        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_grows_within_deadlines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
