@@ -702,6 +702,15 @@ static int find_path(const json_t *job, uint32_t number, const json_t **ret, str
     return 0;
 }
 
+/* Whether an earlier download, which was cut at a later level, has left this blob here. */
+static bool is_there(const char *sha256_hex, const char *path)
+{
+    uint8_t got[HASH_BYTES];
+    char hex[HASH_HEX_MAX];
+    return file_exists(path) && hash_file(path, got, NULL, NULL) == 0 &&
+           strcmp(hash_hex(got, sizeof got, hex), sha256_hex) == 0;
+}
+
 static int download_levels(struct cli *cli, const json_t *job, const char *const *blobs, size_t n,
                            const char *dir, struct err *err)
 {
@@ -713,15 +722,20 @@ static int download_levels(struct cli *cli, const json_t *job, const char *const
     for (size_t i = 0; i < n && rc == 0; i++) {
         struct moving show = moving_begin("downloading the model");
         parts[i] = str_printf("%s.level%zu", path, i);
-        rc = get_blob(cli, blobs[i], parts[i], cli->json ? NULL : &show, err);
+        if (!is_there(blobs[i], parts[i]))
+            rc = get_blob(cli, blobs[i], parts[i], cli->json ? NULL : &show, err);
         moving_clear();
         if (rc == -ERR_NOTFOUND) /* it was there when it was chosen */
             rc = err->code = -ERR_STALE;
     }
+    const bool goes_on = rc < 0 && http_get_goes_on(rc);
+    if (goes_on)
+        (void)err_set(err, rc, "%s; what has come is kept in %s, and an export to it goes on there",
+                      err->msg, dir);
     if (rc == 0)
         rc = merge_safetensors(parts, n, path, err);
     for (size_t i = 0; i < n; i++) {
-        if (parts[i])
+        if (parts[i] && !goes_on)
             (void)file_remove(parts[i], NULL);
         mem_free(parts[i]);
     }

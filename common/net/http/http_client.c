@@ -255,13 +255,18 @@ static int run_file(struct http_client *c, const char *path, const char *file, b
     return rc < 0 ? rc : w->code;
 }
 
+bool http_get_goes_on(int code)
+{
+    return code == -ERR_CANCELLED || http_curl_is_retryable(code);
+}
+
 int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
                   xfer_progress_fn progress, void *arg, struct err *err)
 {
     struct err local = {0};
     struct waiter w = {.progress = progress, .arg = arg, .err = err ? err : &local};
     const int rc = run_file(c, path, file, false, sha256, &w);
-    if (rc < 0) { /* nothing will ever go on with it */
+    if (rc < 0 && !(sha256 && http_get_goes_on(rc))) {
         char *part = str_printf("%s.part", file);
         (void)unlink(part);
         mem_free(part);

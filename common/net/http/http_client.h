@@ -36,7 +36,9 @@ void http_response_release(struct http_response *r);
 int http_response_check(const struct http_response *r, struct err *err);
 /* Download or upload a whole file.  put: path has a ticket.  Both resume, and retry for a minute
  * without a byte, as a server that restarts needs.  sha256 may be NULL.  A downloaded file is
- * readable as the umask allows; an incomplete download leaves no file. */
+ * readable as the umask allows.  An incomplete download leaves no file, but with sha256 FILE.part
+ * if http_get_goes_on(): the next one to that file goes on with it. */
+bool http_get_goes_on(int code); /* it was interrupted, or the network failed */
 int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
                   xfer_progress_fn progress, void *arg, struct err *err);
 int http_put_file(struct http_client *c, const char *path, const char *file,

@@ -416,6 +416,40 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     p->total = total;
 }
 
+/* What has come of a file is gone on with, if its hash tells that it is the same. */
+static void test_part_is_kept(void **state)
+{
+    struct world *w = start(true);
+    const struct blob_id id = make_file(w, "a", 2000);
+    char *get = blob_path(w, TICKET_GET, &id, 0);
+    char *a = path_in(w, "a"), *b = path_in(w, "b"), *part = path_in(w, "b.part");
+    struct http_client *c = client_of(w, w->bearer);
+    struct buf content;
+    const volatile sig_atomic_t flag = SIGINT, none = 0;
+    put_file(w, "a", &id, 2000);
+    assert_int_equal(file_read(a, 2000, &content, NULL), 0);
+    assert_int_equal(file_write_atomic(part, content.data, 1500, 0600, NULL), 0);
+    serve(w);
+    http_client_heed(c, &flag);
+    assert_int_equal(http_get_file(c, get, b, id.sha256, NULL, NULL, NULL), -ERR_CANCELLED);
+    assert_true(file_exists(part));
+    http_client_heed(c, &none);
+    assert_int_equal(http_get_file(c, get, b, id.sha256, NULL, NULL, NULL), 0);
+    assert_true(file_exists(b) && !file_exists(part));
+    assert_int_equal(file_write_atomic(part, content.data, 1500, 0600, NULL), 0);
+    http_client_heed(c, &flag);
+    assert_int_equal(http_get_file(c, get, b, NULL, NULL, NULL, NULL), -ERR_CANCELLED);
+    assert_false(file_exists(part));
+    http_client_free(c);
+    unserve(w);
+    buf_release(&content);
+    mem_free(get);
+    mem_free(a);
+    mem_free(b);
+    mem_free(part);
+    stop(w);
+}
+
 /* The second half is sent when progress told of the first: without it this hangs.
  * The stream's route needs the bearer, and there is no size. */
 static void test_file_progress(void **state)
@@ -500,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_response_check),
         cmocka_unit_test(test_files),
+        cmocka_unit_test(test_part_is_kept),
         cmocka_unit_test(test_file_progress),
         cmocka_unit_test(test_slow_answer),
         cmocka_unit_test(test_interrupted_connecting),
