@@ -183,6 +183,17 @@ static void show(struct follow *f, const json_t *job)
     str_copy(f->state, sizeof f->state, show_state(job));
 }
 
+/* Its history, which may be large, is only for what is printed as data. */
+static int read_job(const struct follow *f, uint64_t id, json_t **ret, struct err *err)
+{
+    const unsigned long long n = id;
+    int rc = cli_call(f->cli, "GET", NULL, ret, err, "/v1/jobs/%llu?history=0", n);
+    if (rc < 0 || !f->cli->json || goes_on(f, *ret))
+        return rc;
+    json_decref(*ret);
+    return cli_call(f->cli, "GET", NULL, ret, err, "/v1/jobs/%llu", n);
+}
+
 /* lines: where they go if they are not redrawn, as only those on stderr are. */
 static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, FILE *lines,
                   bool *ret_answers)
@@ -203,8 +214,7 @@ static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, 
             status = CLI_INTERRUPTED;
             break;
         }
-        int rc = cli_call(cli, "GET", NULL, &job, &err, "/v1/jobs/%llu%s", (unsigned long long)id,
-                          cli->json ? "" : "?history=0");
+        const int rc = read_job(&f, id, &job, &err);
         if (rc == -ERR_CANCELLED) {
             status = CLI_INTERRUPTED;
         } else if (rc < 0) {

@@ -113,6 +113,28 @@ static void the_end_of_a_job_is_the_status(void **state)
     "\"a person has paused it\",\"waiting_for\":[" NOBODY "]}"
 #define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
 
+/* The history of a long job is large: it is asked for only when there is something to print. */
+static void data_come_whole_when_something_happens(void **state)
+{
+    static const char *const answers[] = {
+        RUNNING("1", ""),
+        "{\"state\":\"running\",\"round\":1,\"history\":[1]}",
+        RUNNING("1", ""),
+        RUNNING("1", ""),
+        DONE,
+        "{\"state\":\"done\",\"round\":4,\"history\":[1,2]}",
+        NULL,
+    };
+    struct cli cli = {.json = true};
+    char said[4096], asked[256];
+    assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
+    assert_string_equal(asked, "GET /v1/jobs/7?history=0 HTTP/1.1");
+    const char *first = strstr(said, "\"history\""),
+               *last = first ? strstr(first + 1, "\"history\"") : 0;
+    assert_true(first && last && !strstr(last + 1, "\"round\""));
+    assert_null(strstr(said, "\"rounds\""));
+}
+
 static int go_on(void *arg, const json_t *job)
 {
     return 0;
@@ -320,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_job_is_the_status),
+        cmocka_unit_test(data_come_whole_when_something_happens),
         cmocka_unit_test(a_line_is_said_for_each_round),
         cmocka_unit_test(lines_go_to_a_file),
         cmocka_unit_test(lines_that_cannot_be_written),
