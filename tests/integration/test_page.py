@@ -310,6 +310,23 @@ def test_the_coordinator_goes_and_comes_back(page):
     page.wait(lambda: int(page.js("return document.querySelector('#bar').getAttribute('aria-valuenow')")) > rounds, "another round", 60)
 
 
+def test_a_coordinator_that_hangs_is_not_live(page):
+    page.swarm.worker("isle-a")
+    job = page.swarm.submit(rounds=100000, steps=10, replicas=1)
+    page.swarm.wait_round(job, 1)
+    page.open()
+    page.wait(lambda: page.visible("#hero"), "the job")
+    page.swarm.kill("coordinatord", signal.SIGSTOP)
+    try:
+        page.wait(lambda: page.visible("#banner"), "the banner", 30)
+        assert "does not answer" in page.text("#banner")
+        assert page.js("return document.querySelector('#link').dataset.state") == "gone"
+    finally:
+        page.swarm.kill("coordinatord", signal.SIGCONT)
+    page.wait(lambda: not page.visible("#banner"), "the banner to go", 30)
+    page.wait(lambda: page.js("return document.querySelector('#link').dataset.state") == "live", "the live connection")
+
+
 def test_without_events_it_polls(page):
     page.expected = ("/v1/events",)
     page.driver.execute_cdp_cmd("Network.enable", {})

@@ -11,6 +11,8 @@ const READ_MIN_MS = 1000;   // between two reads
 const READ_LIVE_MS = 2000;  // at least so often with events: ages and speeds come by it
 const READ_POLL_MS = 2000;  // without
 const RETRY_MS = 3000;
+const SILENT_MS = 10000;    // until an answer begins; after that nobody is there
+const WHOLE_MS = 60000;     // until it has come, on a slow line
 
 const state = {
   status: null, job: null, open: [], log: [], chosen: null, lastMetric: 0,
@@ -22,7 +24,11 @@ const chart = new LossChart($('chart'), $('readout'));
 class LoggedOut extends Error {}
 
 async function get(path) {
-  const answer = await fetch(path, {headers: {Accept: 'application/json'}, cache: 'no-store'});
+  const asked = new AbortController(), giveUp = () => asked.abort();
+  const silent = setTimeout(giveUp, SILENT_MS);
+  setTimeout(giveUp, WHOLE_MS); // it does nothing to an answer that has come
+  const answer = await fetch(path, {headers: {Accept: 'application/json'}, cache: 'no-store', signal: asked.signal})
+    .finally(() => clearTimeout(silent));
   if (answer.status === 401) throw new LoggedOut();
   if (!answer.ok) {
     const error = new Error(`${path} is answered with ${answer.status}`);
