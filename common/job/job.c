@@ -356,10 +356,9 @@ static bool keeps(const char *text, const struct job_spec *spec)
     struct job_spec got;
     if (job_parse_taken(text, strlen(text), "job.yaml", &got, NULL) < 0)
         return false;
-    const bool same = got.train.lr == spec->train.lr &&
-                      got.train.schedule == spec->train.schedule &&
-                      got.outer.warmup == spec->outer.warmup &&
-                      got.outer.momentum == spec->outer.momentum;
+    const bool same =
+        got.train.lr == spec->train.lr && got.train.schedule == spec->train.schedule &&
+        got.outer.warmup == spec->outer.warmup && got.outer.momentum == spec->outer.momentum;
     job_release(&got);
     return same;
 }

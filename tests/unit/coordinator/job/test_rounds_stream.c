@@ -478,7 +478,7 @@ static void test_async(void **state)
     assert_int_equal(m->stale_max, 2);
     assert_int_equal(m->folded, 3);
     /* The momentum grows by the round: half of it in the second. */
-    assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"momentum\":0.45"));
+    assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"momentum\":0.25"));
     assign(r, a, TASK_TRAIN);
     finish_phase(r, a); /* the fourth of 2 rounds of 2 */
     finish_job(r, a);
