@@ -254,10 +254,11 @@ static void test_moved(void **state)
     (void)str_copy(w->token.host, sizeof(w->token.host), "127.0.0.3");
     (void)str_copy(token.host, sizeof(token.host), "both");
     open_client(w);
-    WAIT_FOR(&w->t, w->disconnected == 1);
+    WAIT_FOR(&w->t, w->disconnected > 0);
+    const int before = w->disconnected; /* twice, if it dialled again meanwhile */
     rpc_client_move(w->client, &token, 0);
     WAIT_FOR(&w->t, w->connected == 1);
-    assert_int_equal(w->disconnected, 1);
+    assert_int_equal(w->disconnected, before);
     stop(w);
 }
 
