@@ -187,15 +187,43 @@ static int remove_logs(const char *dir, struct err *err)
     return rc;
 }
 
+/* As a shell reads it back as one word (mem_free). */
+static char *quoted(const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                "/._-+,:=@%";
+    if (word[strspn(word, plain)] == '\0')
+        return str_dup(word);
+    char *out = mem_alloc(4 * strlen(word) + 3), *to = out;
+    *to++ = '\'';
+    for (; *word; word++) {
+        if (*word == '\'')
+            to = stpcpy(to, "'\\'");
+        *to++ = *word;
+    }
+    strcpy(to, "'");
+    return out;
+}
+
 /* Writes to out how to save what is in a state that was kept. */
 static const char *how_to_save(const char *state, char out[HOW_MAX])
 {
-    char *bin = cli_own_folder();
+    char *bin = cli_own_folder(), *coordinator = file_join(bin, "coordinatord"),
+         *skerry = file_join(bin, "skerry"), *data = file_join(state, "coordinator"),
+         *token = str_printf("@%s/user.token", data);
+    char **const words[] = {&coordinator, &skerry, &data, &token};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char *const word = quoted(*words[i]);
+        mem_free(*words[i]);
+        *words[i] = word;
+    }
     (void)snprintf(out, HOW_MAX,
-                   "to save it, start `%s/coordinatord --data-dir %s/coordinator --listen "
-                   "127.0.0.1 --host 127.0.0.1 --rpc-port 0 --http-port 0`, run `%s/skerry export "
-                   "--server @%s/coordinator/user.token --out MODEL`, and then remove %s",
-                   bin, state, bin, state, state);
+                   "to save it, start `%s --data-dir %s --listen 127.0.0.1 --host 127.0.0.1 "
+                   "--rpc-port 0 --http-port 0`, run `%s export --server %s --out MODEL`, and then "
+                   "remove %s",
+                   coordinator, data, skerry, token, state);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        mem_free(*words[i]);
     mem_free(bin);
     return out;
 }

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -172,7 +173,7 @@ def test_a_worker_that_ends_does_not_cost_the_training(tmp_path):
 
 def test_what_cannot_be_saved_is_kept(tmp_path):
     """A finished training is there until its results are."""
-    job, out = write_job(tmp_path, rounds=6, steps=20), tmp_path / "out"
+    job, out = write_job(tmp_path, rounds=6, steps=20), tmp_path / "a user's out"
     run = subprocess.Popen([f"{BIN}/skerry", "run", job, "--workers", "1", "--out", out], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: (out / "logs" / "worker-1.log").exists(), 60, "it to have begun")
     (out / "model").touch()
@@ -180,14 +181,14 @@ def test_what_cannot_be_saved_is_kept(tmp_path):
     assert run.returncode == 1 and "done after round 6/6" in said and f"{out}/model is a file" in said, said
     assert sorted(os.listdir(out / ".swarm")) == ["coordinator", "unsaved"]
     (out / "model").unlink()
-    again = skerry("run", job, "--workers", "1", "--out", tmp_path / "out")
+    again = skerry("run", job, "--workers", "1", "--out", out)
     assert again.returncode == 1, again.stderr
     for words in said, again.stderr:
         serve, export = re.findall("`([^`]*)`", words)[-2:]
-        coordinator = subprocess.Popen(serve.split(), stdout=subprocess.PIPE, text=True)
+        coordinator = subprocess.Popen(shlex.split(serve), stdout=subprocess.PIPE, text=True)
         try:
             wait_until(lambda: "user.token" in coordinator.stdout.readline(), 20, "the coordinator")
-            done = subprocess.run(export.replace("MODEL", str(tmp_path / "model")).split(), capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(shlex.split(export.replace("MODEL", str(tmp_path / "model"))), capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stderr
         finally:
             coordinator.terminate()
@@ -195,7 +196,7 @@ def test_what_cannot_be_saved_is_kept(tmp_path):
         assert json.load(open(tmp_path / "model" / "config.json"))["round"] == 6
         shutil.rmtree(tmp_path / "model")
     shutil.rmtree(out / ".swarm")
-    assert skerry("run", job, "--workers", "1", "--out", tmp_path / "out").returncode == 0
+    assert skerry("run", job, "--workers", "1", "--out", out).returncode == 0
 
 
 def test_results_of_an_earlier_run_are_named(tmp_path):
