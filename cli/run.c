@@ -5,6 +5,7 @@
 #include "common/base/base.h"
 #include "cli/base/moving.h"
 #include "cli/show/artifacts.h"
+#include "cli/show/models.h"
 #include "cli/command.h"
 #include "cli/show/follow.h"
 #include "cli/job/job_file.h"
@@ -33,6 +34,7 @@ struct run {
     struct file_names before; /* what was in the folder for the results */
     struct timespec *times;   /* and when it had changed last */
     bool listed;              /* that is known */
+    struct file_names models; /* their folders, once they are saved */
 };
 
 static const char *out_dir = "out";
@@ -212,29 +214,31 @@ static int check_apart(const struct job_file *job, const char *out, struct err *
                    out, job->data_path);
 }
 
+static const char *const samples[] = {"samples.png", "sample.txt"};
+enum { SAMPLES = sizeof samples / sizeof *samples };
+
 static int collect(struct run *run, uint64_t id, const char *out, bool done, struct err *err)
 {
     struct cli *cli = run->cli;
     char *model = file_join(out, "model");
 
-    int rc =
-        artifacts_model(cli, id, 0, true, model, true, err); /* first: no failure may cost it */
-    if (rc == 0)
-        rc = artifacts_metrics(cli, id, out, err);
-    if (rc == 0)
-        rc = artifacts_samples(cli, id, out, err);
+    /* First: no failure may cost them. */
+    int rc = models_take(cli, id, -1, true, model, true, &run->models, err);
+    mem_free(model);
+    if (rc < 0)
+        return rc;
+    run->swarm.keep = false;
+    rc = artifacts_samples(cli, id, out, err);
     if (rc == -ERR_NOTFOUND) {
         if (done && !run->swarm.trainers)
             fprintf(stderr, "skerry: %s\n", err->msg);
         rc = 0; /* the other results do not need it; not all trainers draw */
     }
+    if (rc == 0)
+        rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0 && done && run->strategies)
         rc = draw_strategies(run, id, out, err);
-    if (rc == 0)
-        rc = artifacts_report(cli, id, out, err);
-    mem_free(model);
-    run->swarm.keep &= rc < 0;
-    return rc;
+    return rc < 0 ? rc : artifacts_report(cli, id, out, err);
 }
 
 /* Saves what a run that ends early has trained, apart from the results of one that was done. */
@@ -242,6 +246,11 @@ static void save_unfinished(struct run *run, uint64_t id, const char *out)
 {
     char *folder = file_join(out, "unfinished");
     struct err err = {0};
+    for (size_t i = 0; i < SAMPLES; i++) { /* of an earlier run; this one may have drawn nothing */
+        char *path = file_join(folder, samples[i]);
+        (void)file_remove(path, NULL);
+        mem_free(path);
+    }
     (void)signal(SIGHUP, SIG_IGN); /* a terminal that closes may say so twice */
     cli_interrupted = 0;           /* another Ctrl-C ends this, too */
     if (collect(run, id, folder, false, &err) == 0)
@@ -259,6 +268,9 @@ static bool is_result(const char *name)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i]) == 0)
             return true;
+    if (str_starts(name, "model-")) /* of several paths */
+        return strcmp(name, "model-router") == 0 ||
+               (name[6] && name[6 + strspn(name + 6, "0123456789")] == '\0');
     return str_starts(name, "samples-") && str_ends(name, ".png"); /* of experts and strategies */
 }
 
@@ -342,12 +354,16 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 
 static void print_results(const struct run *run, const struct job_spec *spec, const char *out)
 {
-    static const char *const samples[] = {"samples.png", "sample.txt"};
-    for (size_t i = 0; i < 2; i++) /* not every trainer draws */
+    for (size_t i = 0; i < SAMPLES; i++) /* not every trainer draws */
         if (is_new(run, out, samples[i]))
             printf("samples   %s/%s\n", out, samples[i]);
-    printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\nmodel     %s/model/%s.safetensors\n",
-           out, out, out, job_has_captions(spec) ? "diffusion_pytorch_model" : "model");
+    printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n", out, out);
+    for (size_t i = 0; i < run->models.n; i++) {
+        const char *folder = run->models.items[i];
+        const bool captioned = job_has_captions(spec) && !str_ends(folder, "/model-router");
+        printf("model     %s/%s.safetensors\n", folder,
+               captioned ? "diffusion_pytorch_model" : "model");
+    }
 }
 
 static struct run options;
@@ -372,7 +388,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     char *model = file_join(out_dir, "model");
     rc = file_mkdirs(out_dir, 0777, err);
     if (rc == 0)
-        rc = artifacts_check_folder(&job.spec, model, err); /* now, and not after all the work */
+        rc = models_check_folders(&job.spec, model, err); /* now, and not after all the work */
     mem_free(model);
     if (rc == 0) {
         rc = run_job(run, &job, n_workers, out_dir, err);
@@ -389,6 +405,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
                 kept ? "" : " and its state removed");
     say_earlier(run, out_dir);
     file_names_release(&run->before);
+    file_names_release(&run->models);
     mem_free(run->times);
     run->times = NULL;
     job_file_close(&job);
@@ -402,10 +419,12 @@ const struct command command_run = {
     .about = "Starts a coordinator and workers on free loopback ports and runs the "
              "job to its end.  DIR then has samples.png (or sample.txt), which is "
              "updated during training, loss.svg, metrics.jsonl, report.json and "
-             "model/.  Cleans up after itself, also on Ctrl-C and on errors; what "
-             "was trained by then is in DIR/unfinished, and what cannot be saved "
-             "stays in DIR/.swarm.  The logs stay in DIR/logs, and what is there of "
-             "an earlier run stays until it is replaced.",
+             "model/; a job with several paths leaves model-0/, model-1/ and so on, "
+             "and model-router/ if a router mixes them.  Cleans up after itself, also "
+             "on Ctrl-C and on errors; what was trained by then is in DIR/unfinished, "
+             "and what cannot be saved stays in DIR/.swarm.  The logs stay in "
+             "DIR/logs, and what is there of an earlier run stays until it is "
+             "replaced.",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,

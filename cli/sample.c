@@ -4,6 +4,7 @@
 
 #include "common/base/base.h"
 #include "cli/show/artifacts.h"
+#include "cli/show/models.h"
 #include "cli/command.h"
 #include "cli/sample.h"
 #include "common/base/buf.h"
@@ -386,37 +387,50 @@ const struct command command_sample = {
 static const char *export_dir = "model";
 static bool export_raw;
 static int export_path;
+static bool export_path_given;
 
 static int run_export(struct cli *cli, const struct args *args, struct err *err)
 {
     uint64_t job = 0;
+    struct file_names folders = {0};
     int rc = cli_job_id(cli, args, &job, err);
     if (rc == 0)
-        rc = artifacts_model(cli, job, (uint32_t)export_path, !export_raw, export_dir, false, err);
+        rc = models_take(cli, job, export_path_given ? export_path : -1, !export_raw, export_dir,
+                         false, &folders, err);
     if (rc < 0)
         return rc;
-    if (cli->json)
+    json_t *list = json_array();
+    for (size_t i = 0; i < folders.n; i++) {
+        json_array_append_new(list, cli_text(folders.items[i]));
+        if (!cli->json)
+            printf("the model is in %s/\n", folders.items[i]);
+    }
+    if (cli->json && folders.n == 1)
         cli_print_taken(
-            json_pack("{s:I,s:o}", "job", (json_int_t)job, "folder", cli_text(export_dir)));
-    else
-        printf("the model is in %s/\n", export_dir);
+            json_pack("{s:I,s:O}", "job", (json_int_t)job, "folder", json_array_get(list, 0)));
+    else if (cli->json)
+        cli_print_taken(json_pack("{s:I,s:O}", "job", (json_int_t)job, "folders", list));
+    json_decref(list);
+    file_names_release(&folders);
     return CLI_OK;
 }
 
 const struct command command_export = {
     .name = "export",
-    .what = "download the model as safetensors",
+    .what = "download the model, or those of all paths, as safetensors",
     .usage = "[JOB] [--path N] [--out DIR]",
     .about = "Downloads a job's model as model.safetensors and config.json.  A DiT "
              "has the tensor names of the original DiT code; diffusers opens a model"
              " with captions, transformers a language model, with its tokenizer.  A "
              "trainer's model has the trainer's names and types, and the other files"
-             " of its warm start.",
+             " of its warm start.  Of a job with several paths each has a folder: "
+             "DIR-0, DIR-1 and so on, and DIR-router for the router that mixes "
+             "experts.",
     .flags =
         (const struct args_flag[]){
             {"out", 'o', ARGS_STR, &export_dir, "DIR", "folder to write"},
-            {"path", 0, ARGS_INT, &export_path, "N", "the expert or path, of a job with several",
-             .max = 1023},
+            {"path", 0, ARGS_INT, &export_path, "N", "only this expert or path, in DIR itself",
+             .max = 1023, .given = &export_path_given},
             {"raw", 0, ARGS_BOOL, &export_raw, NULL, "the newest weights instead of their average"},
             {0},
         },

@@ -5,27 +5,24 @@
 #include "cli/base/cli.h"
 #include "cli/base/moving.h"
 #include "cli/show/loss_svg.h"
-#include "cli/base/merge.h"
 #include "cli/show/metrics.h"
 #include "cli/base/model_folder.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/data/tar.h"
 #include "common/data/tokenizer.h"
 #include "common/job/job.h"
 #include "common/net/http/http_client.h"
 
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)
-#define LEVELS_MAX 64
-#define MODEL_TRIES 5 /* tries while the job replaces the version being fetched */
 #define END_OF_TEXT "<|endoftext|>"
+#define ROUTER_OBJECTIVE                                                                           \
+    "softmax of the logits at (x_t, t): how probable it is that x0 is of each expert"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
-/* show: NULL for none. */
-static int get_blob(struct cli *cli, const char *sha256_hex, const char *path, struct moving *show,
-                    struct err *err)
+int artifacts_blob_shown(struct cli *cli, const char *sha256_hex, const char *path,
+                         struct moving *show, struct err *err)
 {
     uint8_t sha256[HASH_BYTES];
     char url[128];
@@ -39,7 +36,7 @@ static int get_blob(struct cli *cli, const char *sha256_hex, const char *path, s
 
 int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err)
 {
-    return get_blob(cli, sha256_hex, path, NULL, err);
+    return artifacts_blob_shown(cli, sha256_hex, path, NULL, err);
 }
 
 static int write_json(const char *dir, const char *name, const json_t *value, struct err *err)
@@ -465,8 +462,7 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
     return rc;
 }
 
-/* False if the ids belong to a tokenizer that the job does not name. */
-static bool has_tokenizer(const json_t *job)
+bool artifacts_has_tokenizer(const json_t *job)
 {
     return json_is_object(json_object_get(job, "tokenizer")) ||
            cli_int(job, "vocab", 0) <= TOKENIZER_BYTES_VOCAB;
@@ -477,7 +473,7 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
 {
     (void)ema; /* transformers' configuration has no key for it */
     struct ends ends = {-1, -1};
-    int rc = has_tokenizer(job) ? write_tokenizer(cli, job, spec, dir, &ends, err) : 0;
+    int rc = artifacts_has_tokenizer(job) ? write_tokenizer(cli, job, spec, dir, &ends, err) : 0;
     json_t *config = llama_config(job, spec, &ends), *generation = generation_config(spec, &ends);
     if (rc == 0)
         rc = write_json(dir, "config.json", config, err);
@@ -508,284 +504,29 @@ int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool em
     return rc;
 }
 
-/* Adds to an error about a file of the folder what to do. */
-static int say_other(const char *dir, struct err *err)
-{
-    const struct err why = *err;
-    return err_set(err, -EEXIST,
-                   "%s, and would be taken for a part of this model: give another folder with "
-                   "--out, or remove %s",
-                   why.msg, dir);
-}
-
-int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct err *err)
-{
-    const bool told = job_has_captions(spec), text = spec->model.type == JOB_MODEL_LLAMA;
-    const struct {
-        const char *name;
-        bool ours;
-    } files[] = {
-        {"model.safetensors", !told},
-        {"diffusion_pytorch_model.safetensors", told},
-        {"generation_config.json", text},
-        {"tokenizer_config.json", text},
-    };
-    int rc = 0;
-    if (spec->model.type == JOB_MODEL_EXTERNAL) /* its companions may have any name */
-        return 0;
-    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++) {
-        char *path = file_join(dir, files[i].name);
-        if (!files[i].ours && file_exists(path)) {
-            (void)err_set(err, -EEXIST, "%s is of another kind of model", path);
-            rc = say_other(dir, err);
-        }
-        mem_free(path);
-    }
-    return rc;
-}
-
-/* Files of an earlier job that libraries would read as this model's, tokenizers first. */
-static const char *const others[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-                                     "config.json", "generation_config.json"};
-enum { TOKENIZER_FILES = 3, OTHER_FILES = sizeof others / sizeof *others };
-
-/* Removes the first n of them if they may be replaced.  Else refuses the folder if one is there, or
- * only names it, as a person may have put it there. */
-static int clear_others(const char *dir, size_t n, bool replace, bool refuse, struct err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        char *path = file_join(dir, others[i]);
-        if (replace) {
-            rc = file_remove(path, err);
-        } else if (file_exists(path) && refuse) {
-            (void)err_set(err, -EEXIST, "%s is not of this job, which names no tokenizer", path);
-            rc = say_other(dir, err);
-        } else if (file_exists(path)) {
-            fprintf(stderr, "skerry: %s was there before, and is not of this job\n", path);
-        }
-        mem_free(path);
-    }
-    return rc;
-}
-
-/* A companion comes from the job's submitter, so it must not be weights. */
-static bool is_companion(const char *name)
-{
-    return !model_folder_is_weights(name);
-}
-
-/* Writes the companions of the warm start's weights, such as config.json.  Not over other files
- * unless they may be replaced: a submitter would choose which. */
-static int write_companions(struct cli *cli, const json_t *job, const char *dir, bool replace,
-                            struct err *err)
-{
-    const json_t *blob = json_object_get(job, "companions");
-    if (!json_is_object(blob))
-        return clear_others(dir, OTHER_FILES, replace, false, err);
-    struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
-    char *temporary = NULL;
-    int rc = cli_temporary(&temporary, err);
-    if (rc < 0)
-        return rc;
-    char *path = file_join(temporary, "companions.tar");
-    rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
-    how.compare = true;
-    if (rc == 0 && !replace && (rc = tar_unpack(path, dir, &how, err)) == -EEXIST)
-        rc = say_other(dir, err);
-    how.compare = false;
-    if (rc == 0)
-        rc = tar_unpack(path, dir, &how, err);
-    (void)file_remove_tree(temporary, NULL); /* in the temporary directory */
-    mem_free(path);
-    mem_free(temporary);
-    return rc;
-}
-
-/* Refuses a folder with files that are not this model's, or takes what it may replace; before the
- * weights come, which replace others. */
-static int prepare_folder(struct cli *cli, const json_t *job, const char *dir, bool replace,
-                          struct err *err)
+int artifacts_router_files(const json_t *job, const char *dir, bool ema, struct err *err)
 {
     struct job_spec spec;
+    const struct job_router *r = &spec.router;
     const char *text = cli_str(job, "spec", "");
+    const json_t *input = json_object_get(job, "input");
+    const int channels = (int)cli_int(input, "channels", 0);
+
     int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
     if (rc < 0)
         return rc;
-    rc = artifacts_check_folder(&spec, dir, err);
-    if (rc == 0 && spec.model.type == JOB_MODEL_LLAMA && !has_tokenizer(job))
-        rc = clear_others(dir, TOKENIZER_FILES, replace, true, err);
-    if (rc == 0 && spec.model.type == JOB_MODEL_EXTERNAL)
-        rc = write_companions(cli, job, dir, replace, err);
+    json_t *config = json_pack(
+        "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:s,s:s,s:b,s:I}", "model_type", "DiT router",
+        "job", spec.name, "image_size",
+        channels ? (int)cli_int(input, "side", 0) : spec.data.image_size, "patch_size", r->patch,
+        "in_channels", channels ? channels : JOB_CHANNELS, "hidden_size", r->dim, "depth", r->depth,
+        "num_heads", r->heads, "mlp_ratio", r->mlp_ratio, "num_classes",
+        r->classes > 0 ? r->classes : spec.recipe.experts, "objective", ROUTER_OBJECTIVE,
+        "timestep", "1000 * t", "ema", (int)ema, "round", cli_int(job, "round", 0));
+    rc = write_json(dir, "config.json", config, err);
+    json_decref(config);
     job_release(&spec);
     return rc;
-}
-
-/* ---- the model ---- */
-
-/* The newest blob of the wanted kind that a module has; NULL: none yet. */
-static const char *newest_blob(const json_t *module, bool ema)
-{
-    const json_t *version;
-    size_t i;
-    json_array_foreach(json_object_get(module, "versions"), i, version)
-    {
-        const json_t *blob = json_object_get(version, ema ? "ema" : "full");
-        if (!json_is_object(blob)) /* version 0 is its own average */
-            blob = json_object_get(version, "full");
-        if (json_is_object(blob))
-            return cli_str(blob, "sha256", "");
-    }
-    return NULL;
-}
-
-static const json_t *module_by_id(const json_t *modules, json_int_t id)
-{
-    const json_t *module;
-    size_t i;
-    json_array_foreach(json_object_get(modules, "items"), i, module)
-    {
-        if (cli_int(module, "id", 0) == id)
-            return module;
-    }
-    return NULL;
-}
-
-static int no_model(const json_t *job, struct err *err)
-{
-    const char *state = cli_str(job, "state", "");
-    if (cli_job_ended(state))
-        return err_set(err, -ERR_NOTFOUND, "the job has no model to export, it is %s: %s", state,
-                       cli_str(job, "reason", "it ended before version 0 was made"));
-    return err_set(
-        err, -ERR_NOTFOUND,
-        "the job has no model yet, because version 0 is still to be made: try again in a "
-        "moment, or see `skerry status` for what it waits for");
-}
-
-/* The path's blobs by level: those of its early stop, else the newest. */
-static int choose_blobs(const json_t *job, const json_t *path, const json_t *modules, bool ema,
-                        const char *blobs[LEVELS_MAX], size_t *ret, struct err *err)
-{
-    const json_t *best = json_object_get(path, "best_blobs"), *ids;
-    size_t n = json_array_size(best);
-    bool stopped = ema && n > 0;
-    ids = json_object_get(path, "modules");
-    n = stopped ? n : json_array_size(ids);
-    if (n > LEVELS_MAX)
-        return err_set(err, -ERR_LIMIT, "the path has %zu levels, at most %d are supported", n,
-                       LEVELS_MAX);
-    for (size_t i = 0; i < n; i++) {
-        blobs[i] =
-            stopped ? json_string_value(json_array_get(best, i))
-                    : newest_blob(module_by_id(modules, json_integer_value(json_array_get(ids, i))),
-                                  ema);
-        if (!blobs[i])
-            return no_model(job, err);
-    }
-    *ret = n;
-    return 0;
-}
-
-/* The path's entry in the job, which must be a complete model of its own. */
-static int find_path(const json_t *job, uint32_t number, const json_t **ret, struct err *err)
-{
-    const json_t *list = json_object_get(job, "path_list"), *path = json_array_get(list, number);
-    if (!path)
-        return err_set(err, -EINVAL, "there is no path %u: the job has the paths 0 to %zu", number,
-                       json_array_size(list) - 1);
-    if (strcmp(cli_str(path, "network", "main"), "main") != 0)
-        return err_set(err, -EINVAL,
-                       "path %u is the router, which is no model by itself: export another path",
-                       number);
-    *ret = path;
-    return 0;
-}
-
-/* Whether an earlier download, which was cut at a later level, has left this blob here. */
-static bool is_there(const char *sha256_hex, const char *path)
-{
-    uint8_t got[HASH_BYTES];
-    char hex[HASH_HEX_MAX];
-    return file_exists(path) && hash_file(path, got, NULL, NULL) == 0 &&
-           strcmp(hash_hex(got, sizeof got, hex), sha256_hex) == 0;
-}
-
-static int download_levels(struct cli *cli, const json_t *job, const char *const *blobs, size_t n,
-                           const char *dir, struct err *err)
-{
-    char *parts[LEVELS_MAX] = {0};
-    const bool captioned = cli_int(json_object_get(job, "input"), "caption", 0) > 0;
-    char *path =
-        file_join(dir, captioned ? "diffusion_pytorch_model.safetensors" : "model.safetensors");
-    int rc = file_mkdirs(dir, 0777, err);
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        struct moving show = moving_begin("downloading the model");
-        parts[i] = str_printf("%s.level%zu", path, i);
-        if (!is_there(blobs[i], parts[i]))
-            rc = get_blob(cli, blobs[i], parts[i], cli->json ? NULL : &show, err);
-        moving_clear();
-        if (rc == -ERR_NOTFOUND) /* it was there when it was chosen */
-            rc = err->code = -ERR_STALE;
-    }
-    const bool goes_on = rc < 0 && http_get_goes_on(rc);
-    if (goes_on)
-        (void)err_set(err, rc, "%s; what has come is kept in %s, and an export to it goes on there",
-                      err->msg, dir);
-    if (rc == 0)
-        rc = merge_safetensors(parts, n, path, err);
-    for (size_t i = 0; i < n; i++) {
-        if (parts[i] && !goes_on)
-            (void)file_remove(parts[i], NULL);
-        mem_free(parts[i]);
-    }
-    mem_free(path);
-    return rc;
-}
-
-static int take_newest(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
-                       bool replace, struct err *err)
-{
-    json_t *modules = NULL, *about = NULL;
-    const json_t *route = NULL;
-    const char *blobs[LEVELS_MAX];
-    size_t n = 0;
-
-    int rc =
-        cli_call(cli, "GET", NULL, &modules, err, "/v1/modules?job=%llu", (unsigned long long)job);
-    if (rc == 0)
-        rc = cli_call(cli, "GET", NULL, &about, err, "/v1/jobs/%llu", (unsigned long long)job);
-    if (rc == 0)
-        rc = find_path(about, number, &route, err);
-    if (rc == 0)
-        rc = choose_blobs(about, route, modules, ema, blobs, &n, err);
-    if (rc == 0)
-        rc = prepare_folder(cli, about, dir, replace, err);
-    if (rc == 0)
-        rc = download_levels(cli, about, blobs, n, dir, err);
-    if (rc == 0)
-        rc = artifacts_files(cli, about, dir, ema, err);
-    if (rc == 0 && cli_int(route, "round", 0) == 0)
-        fprintf(stderr,
-                "skerry: path %u of job %llu has not ended a round yet: these are the weights that "
-                "it began with\n",
-                number, (unsigned long long)job);
-    json_decref(about);
-    json_decref(modules);
-    return rc;
-}
-
-int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
-                    bool replace, struct err *err)
-{
-    int rc = -ERR_STALE;
-    for (int i = 0; i < MODEL_TRIES && rc == -ERR_STALE; i++)
-        rc = take_newest(cli, job, number, ema, dir, replace, err);
-    return rc == -ERR_STALE ? err_wrap(err,
-                                       "the job makes new versions faster than they can be "
-                                       "fetched; `skerry pause %llu` lets it rest meanwhile",
-                                       (unsigned long long)job)
-                            : rc;
 }
 
 /* ---- report.json ---- */

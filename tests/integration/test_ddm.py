@@ -79,6 +79,22 @@ def test_the_mixture_is_evaluated_and_drawn(experts):
     assert {0, 1, 2} <= paths
 
 
+def test_every_expert_and_the_router_are_saved(experts):
+    report, out = experts
+    assert sorted(p.name for p in out.iterdir() if p.name.startswith("model")) == ["model-0", "model-1", "model-2", "model-router"]
+    weights = [read_safetensors(out / f"model-{i}" / "model.safetensors") for i in range(3)]
+    table = "x_embedder.proj.weight"
+    assert not any((weights[a][table] == weights[b][table]).all() for a in range(3) for b in range(a)), "each is another model"
+    for i in range(3):
+        assert sorted(os.listdir(out / f"model-{i}")) == ["config.json", "model.safetensors"]
+    router = read_safetensors(out / "model-router" / "model.safetensors")
+    config = json.load(open(out / "model-router" / "config.json", encoding="utf-8"))
+    assert router["head.weight"].shape == (config["num_classes"], config["hidden_size"]) == (3, 16)
+    assert router[table].shape == (config["hidden_size"], config["in_channels"], config["patch_size"], config["patch_size"])
+    assert sum(k.endswith("attn.qkv.weight") for k in router) == config["depth"] == 1
+    assert config["num_heads"] == 1 and config["image_size"] == 16 and config["round"] == report["job"]["round"]
+
+
 def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     report, _ = run(tmp_path, "--drill", "1", rounds=3, replicas=2)
     assert report["job"]["state"] == "done"
@@ -90,7 +106,7 @@ def test_one_worker_one_seed_equal_bits(tmp_path):
     for name in ("a", "b"):
         os.makedirs(tmp_path / name)
         run(tmp_path / name, "--threads", "1" if name == "a" else "2", workers=1)
-        models.append(read_safetensors(tmp_path / name / "out" / "model" / "model.safetensors"))
+        models.append(read_safetensors(tmp_path / name / "out" / "model-0" / "model.safetensors"))
     assert models[0].keys() == models[1].keys()
     for k, v in models[0].items():
         assert (v == models[1][k]).all(), k

@@ -157,6 +157,11 @@ def test_experts_on_latents(place):
     keys = {"recipe": "ddm, experts: 2", "outer": ", ema: 0.5",
             "more": "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"}
     report, out = run(place, "ddm", encoders="path: pipe, run: job", sample=PROMPTS + ", strategy: full", **keys)
+    assert [sorted(os.listdir(os.path.join(out, "model-" + name))) for name in ("0", "1", "router")] == \
+        [["config.json", "diffusion_pytorch_model.safetensors"]] * 2 + [["config.json", "model.safetensors"]]
+    with open(os.path.join(out, "model-router", "config.json"), encoding="utf-8") as f:
+        router = json.load(f)
+    assert (router["in_channels"], router["image_size"], router["num_classes"]) == (4, 16, 2), router
     assert len(report["job"]["partitions"]) == 2
     names = {f["name"] for f in report["job"]["figures"]}
     assert {"loss full", "loss oracle"} <= names

@@ -205,16 +205,18 @@ def test_results_of_an_earlier_run_are_named(tmp_path):
     out.mkdir()
     (out / "sample.txt").write_text("of a language model")
     (out / "samples-expert-3.png").write_text("of a mixture")
+    for name in ("model-3", "model-router", "model-of-mine"):
+        (out / name).mkdir()
     first = skerry("run", write_job(tmp_path, rounds=1, steps=1), "--workers", "1", "--out", out)
     assert first.returncode == 0 and f"samples   {out}/samples.png" in first.stdout and "sample.txt" not in first.stdout
-    assert first.stderr.splitlines()[-1] == f"skerry: still of an earlier run: sample.txt, samples-expert-3.png in {out}", first.stderr
+    assert first.stderr.splitlines()[-1] == f"skerry: still of an earlier run: model-3, model-router, sample.txt, samples-expert-3.png in {out}", first.stderr
     (out / "sample.txt").unlink()
     model, grid = (out / "model" / "model.safetensors").read_bytes(), (out / "samples.png").stat().st_mtime_ns
     run, _ = start_long_run(tmp_path, sample_every=1)
     wait_until(lambda: (out / "samples.png").stat().st_mtime_ns != grid or run.poll() is not None, 60, "a new grid")
     run.send_signal(signal.SIGINT)
     assert run.wait(20) == 130
-    assert open(tmp_path / "err").read().splitlines()[-1] == f"skerry: still of an earlier run: loss.svg, metrics.jsonl, model, report.json, samples-expert-3.png in {out}"
+    assert open(tmp_path / "err").read().splitlines()[-1] == f"skerry: still of an earlier run: loss.svg, metrics.jsonl, model, model-3, model-router, report.json, samples-expert-3.png in {out}"
     assert (out / "model" / "model.safetensors").read_bytes() == model, "which nobody asked to remove"
 
 

@@ -110,6 +110,8 @@ def test_of_one_long_text_spans_are_held_out(told, tmp_path):
 def test_exported(told, tmp_path):
     done = told.skerry("export", told.told, "--out", tmp_path / "model")
     assert done.returncode == 0, done.stderr
+    lone = told.skerry("export", told.told, "--path", 1, "--out", tmp_path / "none")
+    assert lone.returncode == 1 and "there is no path 1: the job has only path 0" in lone.stderr, lone.stderr
     names = {p.name for p in (tmp_path / "model").iterdir()}
     assert names == {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     config = json.load(open(tmp_path / "model" / "config.json"))
@@ -157,3 +159,11 @@ def test_each_path_is_exported(told, tmp_path):
     assert "model.layers.0.mlp.up_proj.weight" in same and "model.layers.1.mlp.up_proj.weight" not in same
     done = told.skerry("export", number, "--path", 2, "--out", tmp_path / "2")
     assert done.returncode == 1 and "there is no path 2: the job has the paths 0 to 1" in done.stderr
+    done = told.skerry("export", number, "--out", tmp_path / "all")
+    assert done.returncode == 0 and done.stdout == "".join(f"the model is in {tmp_path}/all-{path}/\n" for path in (0, 1)), done.stderr
+    for path in (0, 1):
+        one, of_all = tmp_path / str(path), tmp_path / f"all-{path}"
+        assert sorted(os.listdir(of_all)) == sorted(os.listdir(one))
+        assert all((of_all / p).read_bytes() == (one / p).read_bytes() for p in os.listdir(one))
+    done = told.skerry("export", number, "--out", tmp_path / "all", "--json")
+    assert json.loads(done.stdout) == {"job": number, "folders": [f"{tmp_path}/all-0", f"{tmp_path}/all-1"]}
