@@ -36,6 +36,7 @@ extern const struct command command_doctor;                                 /* d
 extern const struct command command_trace;                                  /* trace.c */
 extern const struct command command_watch, command_cancel, command_drain, command_login;
 extern const struct command command_pause, command_resume, command_rollback; /* pause.c */
+extern const struct command command_remove;                                  /* remove.c */
 extern const struct command command_tokens, command_revoke;                  /* tokens.c */
 extern const struct command command_cost, command_adjust;                    /* cost.c */
 extern const struct command command_backup, command_restore, command_audit;  /* backup.c */

@@ -14,7 +14,7 @@ static const struct command *const commands[] = {
     &command_export,   &command_trace,  &command_cancel,  &command_drain,  &command_login,
     &command_doctor,   &command_tokens, &command_revoke,  &command_backup, &command_restore,
     &command_audit,    &command_cost,   &command_adjust,  &command_pause,  &command_resume,
-    &command_rollback,
+    &command_rollback, &command_remove,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

@@ -438,6 +438,7 @@ static const struct http_route routes[] = {
     {"POST", "/v1/jobs", OPERATOR, BODY_SUBMIT, http_post_job, NULL, NULL},
     {"GET", "/v1/jobs/{id}", VIEWER, 0, get_job, NULL, NULL},
     {"POST", "/v1/jobs/{id}/cancel", OPERATOR, BODY_SMALL, http_post_cancel, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/remove", OPERATOR, BODY_SMALL, http_post_remove, NULL, NULL},
     {"POST", "/v1/jobs/{id}/pause", OPERATOR, BODY_SMALL, http_post_pause, NULL, NULL},
     {"POST", "/v1/jobs/{id}/rollback", OPERATOR, BODY_SMALL, http_post_rollback, NULL, NULL},
     {"POST", "/v1/jobs/{id}/resume", OPERATOR, BODY_SMALL, http_post_resume, NULL, NULL},

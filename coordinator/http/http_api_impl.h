@@ -45,6 +45,7 @@ void http_answer_stop(struct http_api *api);
 
 void http_post_job(void *arg, struct http_request *r);
 void http_post_cancel(void *arg, struct http_request *r);
+void http_post_remove(void *arg, struct http_request *r);
 void http_post_pause(void *arg, struct http_request *r);
 void http_post_rollback(void *arg, struct http_request *r);
 void http_post_resume(void *arg, struct http_request *r);

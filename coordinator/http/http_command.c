@@ -322,6 +322,31 @@ void http_post_cancel(void *arg, struct http_request *r)
         http_answer_when_durable(api, r, 200, id_state(id, j.state));
 }
 
+void http_post_remove(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {{"dry_run", HTTP_BOOL}};
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct view_removal was;
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = http_take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    const bool dry_run = json_is_true(json_object_get(body, "dry_run"));
+    json_decref(body);
+    if (view_job_remove(api->o.co, id, http_request_holder(r), dry_run, &was, &err) < 0) {
+        http_answer_refused(api, r, &err);
+        return;
+    }
+    json_t *o = id_state(id, was.state);
+    http_json_put(o, "name", http_json_text(was.name));
+    http_json_put(o, "bytes", json_integer((json_int_t)was.bytes));
+    http_json_put(o, "removed", json_boolean(!dry_run));
+    http_answer_when_durable(api, r, 200, o);
+}
+
 static void set_paused(struct http_api *api, struct http_request *r, bool paused)
 {
     struct err err = {0};

@@ -4,6 +4,7 @@
 #include "coordinator/job/query.h"
 
 #define HOUR_MS 3600000.0
+#define BUDGET_LEAST 1e-9 /* 0 would be no bound */
 
 /* Milliseconds since the worker's time was last charged.  For a worker that was loaded only the
  * wall clock knows. */
@@ -88,6 +89,16 @@ void cost_settle(struct coordinator *co, const struct job *j)
     for (size_t i = 0; i < co->state.n_workers; i++)
         if (idles_after(co->state.workers[i], j))
             cost_reckon(co, state_edit_worker(&co->state, co->state.workers[i]), 0);
+}
+
+void cost_forget(struct coordinator *co, const struct job *j)
+{
+    const struct token_rec *t = access_token(&co->state, j->token_id);
+    const double cost = j->cost.work + j->cost.waiting;
+    if (t == NULL || t->budget <= 0 || cost <= 0)
+        return;
+    struct token_rec *edit = access_edit(&co->state, t->id);
+    edit->budget = fmax(edit->budget - cost, BUDGET_LEAST);
 }
 
 void cost_of(const struct coordinator *co, const struct job *j, struct cost *ret)

@@ -30,5 +30,7 @@ struct cost {
 
 /* Looks at all workers. */
 void cost_of(const struct coordinator *co, const struct job *j, struct cost *ret);
+/* The job is to be removed: from now on its token's budget has to do for the others alone. */
+void cost_forget(struct coordinator *co, const struct job *j);
 
 #endif

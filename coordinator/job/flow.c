@@ -28,10 +28,12 @@
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/job/leftover.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
+#include "coordinator/outer/outer_exec.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -77,6 +79,58 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
     folds_clean_up(co, j);
     core_say(co, j->id, 0, "job %llu (%s) is %s%s%s", (unsigned long long)j->id, j->spec.name,
              job_state_name(state), reason[0] ? ": " : "", reason);
+}
+
+/* ---- removal ------------------------------------------------------------- */
+
+static const struct job *student_of(const struct state *s, const struct job *j)
+{
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (!job_is_ended(s->jobs[i]) && s->jobs[i]->comp.teacher_job == j->id)
+            return s->jobs[i];
+    return NULL;
+}
+
+int flow_removable(const struct coordinator *co, const struct job *j, struct err *err)
+{
+    const unsigned long long id = j->id;
+    const struct job *student = student_of(&co->state, j);
+    if (!job_is_ended(j))
+        return err_set(err, -ERR_STALE,
+                       "job %llu (%s) has not ended, it is %s: stop it with `skerry cancel %llu` "
+                       "first",
+                       id, j->spec.name, j->paused ? "paused" : job_state_name(j->state), id);
+    if (student != NULL)
+        return err_set(
+            err, -EBUSY,
+            "job %llu (%s) teaches job %llu (%s), which has not ended: wait for its end, "
+            "or stop it with `skerry cancel %llu` first",
+            id, j->spec.name, (unsigned long long)student->id, student->spec.name,
+            (unsigned long long)student->id);
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].outer_task != 0)
+            return err_set(err, -EAGAIN,
+                           "an outer step of job %llu (%s) has not stopped yet, try again", id,
+                           j->spec.name);
+    return 0;
+}
+
+void flow_remove(struct coordinator *co, struct job *j)
+{
+    struct state *s = &co->state;
+    char *dir = outer_state_dir(j->id, 0);
+    for (size_t i = 0; i < s->n_tasks; i++)
+        if (s->tasks[i]->job_id == j->id && task_is_open(s->tasks[i]))
+            task_end(co, state_edit_task(s, s->tasks[i]), TASK_CANCELLED, "its job was removed");
+    (void)gc_job_removed(co, j, false);
+    leftover_drop(co, file_join(co->opt.data_dir, dir), 0); /* an unread job has kept it */
+    cost_forget(co, j);
+    for (size_t i = s->n_tasks; i-- > 0;)
+        if (s->tasks[i]->job_id == j->id)
+            state_drop_task(s, s->tasks[i]);
+    state_drop_job(s, j);
+    core_touch(co);
+    mem_free(dir);
 }
 
 static bool has_room(const struct coordinator *co, size_t n)

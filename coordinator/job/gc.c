@@ -92,6 +92,34 @@ void gc_job_ended(struct coordinator *co, const struct job *j)
     each_blob(&co->state, j->id, core_unix_ms(co), drop_unneeded, co);
 }
 
+static int order_refs(const void *a, const void *b)
+{
+    return memcmp(((const struct blob_ref *)a)->sha256, ((const struct blob_ref *)b)->sha256, 32);
+}
+
+static void drop_held(void *arg, enum blob_role role, const struct blob_ref *b, enum blob_need need)
+{
+    const bool uploaded = role == BLOB_SHARD || role == BLOB_TOKENIZER || role == BLOB_ENCODER ||
+                          role == BLOB_WARM_START;
+    if (need != BLOB_FREE && !uploaded)
+        gc_drop(arg, b);
+}
+
+uint64_t gc_job_removed(struct coordinator *co, const struct job *j, bool dry_run)
+{
+    const size_t from = co->n_garbage;
+    uint64_t bytes = 0;
+    each_blob(&co->state, j->id, core_unix_ms(co), drop_held, co);
+    if (co->n_garbage > from)
+        qsort(&co->garbage[from], co->n_garbage - from, sizeof(*co->garbage), order_refs);
+    for (size_t i = from; i < co->n_garbage; i++) /* a blob may have several names */
+        if (i == from || order_refs(&co->garbage[i - 1], &co->garbage[i]) != 0)
+            bytes += co->garbage[i].size;
+    if (dry_run)
+        co->n_garbage = from;
+    return bytes;
+}
+
 /* ---- on the disk pool ---- */
 
 struct sweep {
@@ -157,11 +185,6 @@ static void submit(struct coordinator *co, const struct names *keep, bool all)
 }
 
 /* ---- with a commit ---- */
-
-static int order_refs(const void *a, const void *b)
-{
-    return memcmp(((const struct blob_ref *)a)->sha256, ((const struct blob_ref *)b)->sha256, 32);
-}
 
 static void spare(void *arg, enum blob_role role, const struct blob_ref *b, enum blob_need need)
 {

@@ -14,6 +14,11 @@ void gc_drop(struct coordinator *co, const struct blob_ref *b);
 void gc_keep(struct coordinator *co, const uint8_t sha256[32]);
 /* Drops the blobs that only a running job needs. */
 void gc_job_ended(struct coordinator *co, const struct job *j);
+/* Drops what an ended job holds: versions, averages, samples.  What was uploaded with it, or cut
+ * from that, is left to the sweep: somebody who submits another job may just have been told that it
+ * is here.  The bytes of it all, also of files that stay because another job names them; with
+ * dry_run nothing is dropped. */
+uint64_t gc_job_removed(struct coordinator *co, const struct job *j, bool dry_run);
 /* gc_hand() dooms the dropped blobs that the state handed over does not name.  gc_after_commit()
  * deletes them once it is durable.  gc_take_back(), when the commit failed, leaves them to the next
  * one. */

@@ -1,5 +1,6 @@
 #include "coordinator/job/submit.h"
 
+#include "coordinator/job/flow.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 
@@ -325,18 +326,10 @@ static void take_dataset(struct job *j, const struct submit *s)
     j->bad_count = (uint32_t)s->n_bad;
 }
 
-static bool is_teacher(const struct state *s, const struct job *j)
+/* Can it be removed, though nobody asks for that: has it ended without a model? */
+static bool may_go(const struct coordinator *co, const struct job *j)
 {
-    for (size_t i = 0; i < s->n_jobs; i++)
-        if (!job_is_ended(s->jobs[i]) && s->jobs[i]->comp.teacher_job == j->id)
-            return true;
-    return false;
-}
-
-/* Has it ended without a model, and does nobody go on with it? */
-static bool may_go(const struct state *s, const struct job *j)
-{
-    if (!job_is_ended(j) || j->unread || is_teacher(s, j))
+    if (j->unread || flow_removable(co, j, NULL) < 0)
         return false;
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].n_versions > 0)
@@ -344,24 +337,21 @@ static bool may_go(const struct state *s, const struct job *j)
     return true;
 }
 
-/* Drops the oldest such job if there is one too many. */
+/* Removes the oldest such job if there is one too many. */
 static int make_room(struct coordinator *co, struct err *err)
 {
     for (size_t i = 0; co->state.n_jobs > JOBS_MAX; i++) {
         if (i == co->state.n_jobs)
             return err_set(err, -ERR_LIMIT,
                            "all %d places for jobs are taken, and each has a model, runs or waits: "
-                           "submit it to another coordinator, with a data dir of its own",
+                           "make room with `skerry remove JOB`, for one that has ended",
                            JOBS_MAX);
         struct job *j = co->state.jobs[i];
-        if (!may_go(&co->state, j))
+        if (!may_go(co, j))
             continue;
-        for (size_t t = co->state.n_tasks; t-- > 0;)
-            if (co->state.tasks[t]->job_id == j->id)
-                state_drop_task(&co->state, co->state.tasks[t]);
         core_say(co, 0, 0, "job %llu (%s), which ended without a model, made room for another",
                  (unsigned long long)j->id, j->spec.name);
-        state_drop_job(&co->state, j);
+        flow_remove(co, j);
     }
     return 0;
 }

@@ -398,6 +398,16 @@ int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct 
  * UINT32_MAX: all paths. */
 int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, uint64_t to,
                       struct err *err);
+/* Removes an ended job with all that is on record of it (job/flow.h, which has the errors), for
+ * this holder; with dry_run it only tells what that would remove. */
+struct view_removal {
+    char name[NAME_MAX_BYTES];
+    const char *state; /* in which it has ended */
+    uint64_t bytes; /* of its files, without those that were uploaded with it: as much goes unless
+                       other jobs name some of them */
+};
+int view_job_remove(struct coordinator *co, uint64_t job_id, uint64_t holder, bool dry_run,
+                    struct view_removal *ret, struct err *err);
 /* Cancels a task made by view_sample_request(), and no other: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);

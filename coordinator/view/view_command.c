@@ -24,15 +24,24 @@ int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *re
     return submit_job(co, s, ret_id, err);
 }
 
-/* The job, to be changed; an error if it has ended. */
-static int live_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
+/* The job, to be changed. */
+static int any_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
 {
-    int rc = core_writable(co, err);
-    struct job *j = state_job(&co->state, id);
+    const int rc = core_writable(co, err);
     if (rc < 0)
         return rc;
-    if (j == NULL)
-        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)id);
+    *ret = state_job(&co->state, id);
+    return *ret ? 0
+                : err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)id);
+}
+
+/* The same; an error if it has ended. */
+static int live_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
+{
+    struct job *j;
+    const int rc = any_job(co, id, &j, err);
+    if (rc < 0)
+        return rc;
     if (job_is_ended(j))
         return err_set(err, -ERR_STALE, "job %llu has ended, it is %s", (unsigned long long)id,
                        job_state_name(j->state));
@@ -91,6 +100,25 @@ int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, ui
     struct job *j;
     const int rc = live_job(co, job_id, &j, err);
     return rc < 0 ? rc : rollback_job(co, j, path, to, "by a person", err);
+}
+
+int view_job_remove(struct coordinator *co, uint64_t job_id, uint64_t holder, bool dry_run,
+                    struct view_removal *ret, struct err *err)
+{
+    const struct token_rec *t = access_token_of(&co->state, holder);
+    struct job *j;
+    int rc = any_job(co, job_id, &j, err);
+    if (rc < 0 || (rc = flow_removable(co, j, err)) < 0)
+        return rc;
+    *ret = (struct view_removal){.state = job_state_name(j->state),
+                                 .bytes = gc_job_removed(co, j, true)};
+    (void)str_copy(ret->name, sizeof(ret->name), j->spec.name);
+    if (dry_run)
+        return 0;
+    core_say(co, 0, 0, "job %llu (%s) was removed with the token '%s'", (unsigned long long)job_id,
+             j->spec.name, t ? t->name : "?");
+    flow_remove(co, j);
+    return 0;
 }
 
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)

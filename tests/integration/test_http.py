@@ -160,6 +160,10 @@ def test_every_documented_operation_answers_as_documented(api):
     assert api.call("cancelTask", params={"id": wanted}).json() == {"id": wanted, "state": "cancelled"}
     assert "already" in error(api.call("cancelTask", 409, params={"id": wanted}))
     assert api.call("getTask", params={"id": wanted}).json()["state"] == "cancelled"
+    api.call("removeJob", 409, params={"id": submit_again(api)})
+    assert api.call("removeJob", params={"id": third}, json={"dry_run": True}).json()["removed"] is False
+    assert api.call("removeJob", params={"id": third}).json()["removed"] is True
+    api.call("getJob", 404, params={"id": third})
     api.call("revokeWorker", params={"id": status["workers"][0]["id"]})
     with api.swarm.get("/v1/events", stream=True) as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
@@ -325,7 +329,7 @@ def test_wrong_methods(quiet):
 
 
 def test_commands_to_what_is_not_there(quiet):
-    for operation in ("cancelJob", "cancelTask", "sampleJob", "drainWorker"):
+    for operation in ("cancelJob", "removeJob", "cancelTask", "sampleJob", "drainWorker"):
         assert "99" in error(quiet.call(operation, 404, params={"id": 99}, json={}))
         assert "unknown key" in error(quiet.call(operation, 400, params={"id": 99}, json={"force": True}))
 

@@ -28,7 +28,8 @@ static struct {
     uint64_t writing_ms;
     event_fn subscriber;
     void *subscriber_arg;
-    unsigned submits, cancels;
+    unsigned submits, cancels, removes;
+    bool dry_run;
     size_t n_classes, n_shards, n_bad, n_labels;
     uint32_t last_label;
     double guidance;
@@ -340,6 +341,16 @@ int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_a
 {
     fake.adjust = *a;
     *ret = (struct job_swarm){.priority = 3, .share = 0.5, .budget = 20};
+    return command(err);
+}
+
+int view_job_remove(struct coordinator *co, uint64_t job_id, uint64_t holder, bool dry_run,
+                    struct view_removal *ret, struct err *err)
+{
+    fake.removes++;
+    fake.dry_run = dry_run;
+    fake.holder = holder;
+    *ret = (struct view_removal){.name = "s", .state = "done", .bytes = 1234};
     return command(err);
 }
 

@@ -94,9 +94,9 @@ static void test_a_viewer_only_looks(void **state)
 {
     static struct answer a;
     static const char *const sees[] = {"/v1/status", "/v1/jobs", "/v1/workers", "/v1/log"};
-    static const char *const does[] = {"/v1/jobs/7/cancel",    "/v1/workers/3/drain",
-                                       "/v1/tokens",           "/v1/tokens/1/revoke",
-                                       "/v1/workers/3/revoke", "/v1/uploads"};
+    static const char *const does[] = {
+        "/v1/jobs/7/remove",   "/v1/jobs/7/cancel",    "/v1/workers/3/drain", "/v1/tokens",
+        "/v1/tokens/1/revoke", "/v1/workers/3/revoke", "/v1/uploads"};
     for (size_t i = 0; i < sizeof sees / sizeof sees[0]; i++) {
         ask(&a, "GET", sees[i], VIEWER_BEARER, "");
         expect(&a, 200, "{");

@@ -217,6 +217,27 @@ static void test_a_rollback_names_a_version(void **state)
     assert_true(fake.rolled_back_to == 4 && fake.rolled_back_path == 2);
 }
 
+static void test_a_removal_may_be_a_dry_run(void **state)
+{
+    static const struct body bodies[] = {{"{\"dry_run\":1}", "dry_run"}, {"{\"dry\":true}", "dry"}};
+    static struct answer a;
+    refuse_all("/v1/jobs/7/remove", bodies, sizeof bodies / sizeof *bodies);
+    assert_int_equal(fake.removes, 0);
+    ask(&a, "POST", "/v1/jobs/7/remove", BEARER, "");
+    expect(&a, 409, "the fake refuses");
+    assert_true(fake.removes == 1 && !fake.dry_run);
+    fake.fail = 0;
+    send_request(&a, "POST", "/v1/jobs/7/remove", BEARER, "{\"dry_run\":true}");
+    while (fake.durable == NULL)
+        pump(&a);
+    fake.durable(fake.durable_arg, 0);
+    while (!a.ended)
+        pump(&a);
+    expect(&a, 200,
+           "{\"id\":7,\"state\":\"done\",\"name\":\"s\",\"bytes\":1234,\"removed\":false}");
+    assert_true(fake.removes == 2 && fake.dry_run);
+}
+
 static void test_uploads_are_compared_with_the_store(void **state)
 {
     static const struct body bodies[] = {
@@ -247,6 +268,7 @@ int main(void)
         TEST(test_sample_requests_are_refused),
         TEST(test_commands_without_a_body_take_none),
         TEST(test_a_rollback_names_a_version),
+        TEST(test_a_removal_may_be_a_dry_run),
         TEST(test_uploads_are_compared_with_the_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,6 +177,11 @@ static void of_a_token(void **state)
     near(j->cost.waiting, 1);
     assert_int_equal(tokens_adjust(co, spot, 0, &joins, &t, &err), 0);
     assert_int_equal(t->uses_max, 5);
+    cost_forget(co, j); /* what a removed job has cost stays spent */
+    near(access_token(&co->state, id)->budget, 97);
+    j->cost.work = 1e6;
+    cost_forget(co, j);
+    assert_true(access_token(&co->state, id)->budget > 0); /* 0 would be no bound */
 }
 
 static void prices(void **state)

@@ -217,6 +217,89 @@ static void test_cancelled(void **state)
     assert_true(has(r, &best));
 }
 
+static uint64_t rows_of_job(struct rig *r)
+{
+    static const char *const tables[] = {"jobs WHERE id",         "specs WHERE job",
+                                         "classes WHERE job",     "shards WHERE job",
+                                         "scores WHERE job",      "rows WHERE job",
+                                         "ledgers WHERE job",     "modules WHERE job",
+                                         "paths WHERE job",       "replicas WHERE job",
+                                         "tasks WHERE job",       "rounds WHERE job",
+                                         "grids WHERE job",       "encoder_files WHERE job",
+                                         "bad_samples WHERE job", "metrics WHERE job",
+                                         "versions WHERE 1",      "contributions WHERE 1",
+                                         "snapshots WHERE 1"}; /* no other job has any */
+    uint64_t n = 0;
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        sqlite3_stmt *q = NULL;
+        char sql[80];
+        (void)snprintf(sql, sizeof(sql), "SELECT count(*) FROM %s=1", tables[i]);
+        assert_int_equal(store_select(r->co->store, sql, &q, NULL), 0);
+        assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+        n += (uint64_t)sqlite3_column_int64(q, 0);
+        sqlite3_finalize(q);
+    }
+    return n;
+}
+
+/* A job that is removed leaves no row and no file, except those that another job names; what was
+ * uploaded goes with a sweep. */
+static void check_removed(struct rig *r, const char *text)
+{
+    static const char *const uploaded[] = {"shard", "tokenizer", "warm start"};
+    struct blob_ref refs[COLUMNS], best;
+    struct view_removal was;
+    struct err err = {0};
+    char *state_file =
+        fx_path(&r->f, "outer/1/7/target.1.safetensors"); /* an unread job keeps it */
+    fill(r, text, true, refs, &best);
+    assert_int_equal(file_mkdirs_for(state_file, 0700, NULL), 0);
+    assert_int_equal(file_write_put(state_file, "x", 1, 0600, NULL), 0);
+    struct job *other = state_job(&r->co->state, submit(r));
+    for (size_t i = 0; i < COLUMNS; i++)
+        if (strcmp(columns[i].name, "ema") == 0)
+            job_edit_module(other, &other->modules[0])->versions[0].full = refs[i];
+    job_edit_module(other, &other->modules[0])->n_versions = 1;
+    assert_true(rows_of_job(r) > 10);
+    if (view_job_remove(r->co, 1, 0, false, &was, &err) < 0)
+        fail_msg("%s", err.msg);
+    swept(r);
+    assert_null(state_job(&r->co->state, 1));
+    assert_int_equal(rows_of_job(r), 1); /* the other's version */
+    for (uint64_t until = clock_now_ms() + DEADLINE_MS; file_exists(state_file);)
+        if (loop_turn(r->loop, false), clock_now_ms() > until)
+            fail_msg("%s: still there", state_file);
+    mem_free(state_file);
+    bool left[COLUMNS];
+    for (size_t i = 0; i < COLUMNS; i++) {
+        left[i] = strcmp(columns[i].name, "ema") == 0;
+        for (size_t k = 0; k < 3; k++)
+            left[i] |= strcmp(columns[i].name, uploaded[k]) == 0;
+        if (columns[i].until == STAYS && has(r, &refs[i]) != left[i])
+            fail_msg("%s: %s", columns[i].name, left[i] ? "deleted" : "still there");
+        if (has(r, &refs[i]))
+            grow_old(r, &refs[i]);
+    }
+    assert_false(has(r, &best));
+    gc_sweep(r->co);
+    swept(r);
+    for (size_t i = 0; i < COLUMNS; i++)
+        assert_true(has(r, &refs[i]) == (strcmp(columns[i].name, "ema") == 0));
+    stop(r);
+    start(r);
+    assert_null(state_job(&r->co->state, 1));
+}
+
+static void test_removed(void **state)
+{
+    check_removed(*state, running);
+}
+
+static void test_removed_unread(void **state)
+{
+    check_removed(*state, unread);
+}
+
 /* An orphan that gets a name, or that somebody is told is here, while the sweep is on its way. */
 static void test_looks_again(void **state)
 {
@@ -324,11 +407,10 @@ static void test_under_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_running),        LIVE(test_ended),
-        LIVE(test_running_unread), LIVE(test_ended_unread),
-        LIVE(test_cancelled),      LIVE(test_looks_again),
-        LIVE(test_clock_steps),    LIVE(test_uploads_given_up),
-        LIVE(test_under_way),
+        LIVE(test_running),          LIVE(test_ended),       LIVE(test_running_unread),
+        LIVE(test_ended_unread),     LIVE(test_removed),     LIVE(test_removed_unread),
+        LIVE(test_cancelled),        LIVE(test_looks_again), LIVE(test_clock_steps),
+        LIVE(test_uploads_given_up), LIVE(test_under_way),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

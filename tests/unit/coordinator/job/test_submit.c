@@ -257,7 +257,9 @@ static void test_places(void **state)
     const uint64_t id = second->id;
     job_edit_module(oldest, &oldest->modules[0])->n_versions = 0;
     oldest->unread = true; /* its rows stay for the release that wrote them */
-    refused(r, &g, "1024 places for jobs are taken, and each has a model, runs or waits");
+    refused(r, &g,
+            "1024 places for jobs are taken, and each has a model, runs or waits: make room with "
+            "`skerry remove JOB`, for one that has ended");
     job_edit_module(second, &second->modules[0])->n_versions = 0;
     refused(r, &experts_too_many, "");
     assert_ptr_equal(state_job(&r->co->state, id), second);

@@ -115,6 +115,86 @@ static void tasks_are_cancelled(void **state)
     assert_int_equal(view_task_cancel(r->co, own->id, &err), -EINVAL);
 }
 
+static void kept(struct rig *r, uint64_t job, int code, const char *why)
+{
+    struct view_removal was;
+    struct err err = {0};
+    assert_int_equal(view_job_remove(r->co, job, 0, false, &was, &err), code);
+    if (!strstr(err.msg, why))
+        fail_msg("'%s' does not say '%s'", err.msg, why);
+}
+
+static void note_said(void *arg, const struct event *e)
+{
+    if (e->kind == EVENT_LOG && strstr(e->text, "was removed"))
+        (void)snprintf(arg, 200, "%s", e->text);
+}
+
+/* An ended job, unless another learns from it or its last step is not over; a drawing from it
+ * ends. */
+static void jobs_are_removed(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    struct state *s = &r->co->state;
+    struct view_removal was;
+    struct err err = {0};
+    char said[200] = "";
+    uint64_t task = 0;
+    kept(r, 1, -ERR_NOTFOUND, "job 1 does not exist");
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    const uint64_t job = submit(r), other = submit(r);
+    do_init(r, w);
+    kept(r, job, -ERR_STALE,
+         "job 1 (fake) has not ended, it is running: stop it with `skerry cancel 1` first");
+    assert_int_equal(view_job_pause(r->co, job, true, &err), 0);
+    kept(r, job, -ERR_STALE, "it is paused");
+    assert_int_equal(view_job_cancel(r->co, job, &err), 0);
+    state_job(s, other)->comp.teacher_job = (uint32_t)job;
+    kept(r, job, -EBUSY,
+         "job 1 (fake) teaches job 2 (fake), which has not ended: wait for its end, or stop it "
+         "with `skerry cancel 2` first");
+    state_job(s, other)->comp.teacher_job = 0;
+    struct module_rec *m = module_memory(&state_job(s, job)->modules[0]);
+    m->outer_task = 77;
+    kept(r, job, -EAGAIN, "has not stopped yet");
+    m->outer_task = 0;
+    r->co->store_ok = false;
+    kept(r, job, -EIO, "cannot write its state");
+    r->co->store_ok = true;
+
+    state_job(s, job)->state = JOB_DONE; /* it can be drawn from */
+    state_job(s, job)->paused = false;
+    assert_int_equal(view_job_pause(r->co, other, true, &err), 0);
+    assert_int_equal(view_sample_request(r->co, job, &nothing, &task, &err), 0);
+    assert_int_equal(assign(r, w, TASK_SAMPLE)->id, task);
+    const size_t tasks = s->n_tasks;
+    assert_int_equal(view_job_remove(r->co, job, 0, true, &was, &err), 0);
+    assert_string_equal(was.name, "fake");
+    assert_string_equal(was.state, "done");
+    assert_true(was.bytes > 0);
+    settle(r);
+    assert_true(state_job(s, job) != NULL && s->n_tasks == tasks && r->co->n_garbage == 0);
+
+    const uint64_t holder = access_holder_token(s->tokens[0].id);
+    assert_true(view_subscribe(r->co, note_said, said) > 0);
+    assert_int_equal(view_job_remove(r->co, job, holder, false, &was, &err), 0);
+    char *line = str_printf("job 1 (fake) was removed with the token '%s'", s->tokens[0].name);
+    assert_string_equal(said, line);
+    mem_free(line);
+    kept(r, job, -ERR_NOTFOUND, "does not exist");
+    for (size_t i = 0; i < s->n_tasks; i++)
+        assert_true(s->tasks[i]->job_id == other);
+    assert_int_equal(state_worker(s, w->id)->task_id, 0);
+    settle(r);
+    assert_int_equal(view_job_pause(r->co, other, false, &err), 0);
+    assign(r, w, TASK_INIT); /* the other one goes on */
+    stop(r);
+    start(r);
+    assert_null(state_job(&r->co->state, job));
+    assert_non_null(state_job(&r->co->state, other));
+}
+
 /* A worker that waits for a task hears at once that it shall go. */
 static void workers_are_drained(void **state)
 {
@@ -173,7 +253,8 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
         TEST(drawings_that_make_no_sense), TEST(guidance_that_cannot_be), TEST(quotas_are_adjusted),
-        TEST(tasks_are_cancelled),         TEST(workers_are_drained),     TEST(uploads_need_room),
+        TEST(tasks_are_cancelled),         TEST(jobs_are_removed),        TEST(workers_are_drained),
+        TEST(uploads_need_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

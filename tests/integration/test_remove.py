@@ -1,0 +1,48 @@
+"""An ended job is removed: by a person who has seen what goes, with all its files, for good."""
+import os
+
+from common import wait_until
+from swarm import swarm  # noqa: F401 (a fixture)
+
+
+def blobs(swarm):  # noqa: F811
+    """The bytes of all files in the coordinator's blob store."""
+    return sum(os.path.getsize(os.path.join(folder, f)) for folder, _, files in os.walk(os.path.join(swarm.data, "blobs")) for f in files)
+
+
+def test_a_removed_job_leaves_nothing(swarm):  # noqa: F811
+    swarm.worker()
+    keys = {"rounds": 2, "steps": 2, "replicas": 1, "sample_every": 1, "eval_every": 1, "ema": 0.5}
+    job = swarm.submit(**keys)
+    swarm.wait_job(job, "done")
+    other = swarm.submit(**{**keys, "dim": 64})  # of the same data: equal jobs would have equal files
+    swarm.wait_job(other, "done")
+    long = swarm.submit(**{**keys, "dim": 64, "rounds": 1000, "steps": 100})
+    refused = swarm.skerry("remove", long, "--yes")
+    assert refused.returncode == 1 and "has not ended, it is" in refused.stderr and f"`skerry cancel {long}`" in refused.stderr, refused.stderr
+    assert swarm.skerry("cancel", long).returncode == 0
+    samples = [s["blob"] for s in swarm.job(job)["samples"]]
+    assert samples and all(swarm.get(f"/v1/blobs/{b}").status_code == 200 for b in samples)
+    before = blobs(swarm)
+
+    unsure = swarm.skerry("remove", job)
+    assert unsure.returncode == 2 and f"job {job} (" in unsure.stderr and "give --yes to remove it for good" in unsure.stderr, unsure.stderr
+    assert swarm.job(job)["state"] == "done"
+    bytes_told = swarm.post(f"/v1/jobs/{job}/remove", {"dry_run": True}).json()["bytes"]
+    done = swarm.skerry("remove", job, "--yes")
+    assert done.returncode == 0 and f"job {job} (" in done.stdout, done.stderr
+    wait_until(lambda: blobs(swarm) <= before - bytes_told, 30, "its files to go")
+    assert swarm.get(f"/v1/jobs/{job}").status_code == 404
+    assert not swarm.get(f"/v1/tasks?job={job}").json().get("items")
+    assert f"job {job} does not exist" in swarm.skerry("status", job).stderr
+    assert f"job {job} does not exist" in swarm.skerry("remove", job, "--yes").stderr
+    assert any(f"job {job} (" in e["text"] and "was removed with the token 'user.token'" in e["text"] for e in swarm.get("/v1/log").json()["items"])
+
+    swarm.kill("coordinatord")
+    swarm.coordinator()
+    assert [j["id"] for j in swarm.get("/v1/jobs").json()["items"]] == [other, long]
+    assert swarm.skerry("export", other, "--out", os.path.join(swarm.folder, "model")).returncode == 0
+    assert swarm.skerry("audit", other, "--data-dir", swarm.data).returncode == 0
+    again = swarm.submit(**keys)  # with shards that are still here
+    assert again > other
+    swarm.wait_job(again, "done")
