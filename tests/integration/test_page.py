@@ -363,6 +363,10 @@ def test_the_chooser_and_drawing_on_demand(page):
     page.wait_text("#draw", "Task")
     page.wait(lambda: len(page.swarm.job(first)["samples"]) > before, "the new samples")
     page.wait_text("#caption", f"{before + 1} of {before + 1}")
+    assert not page.visible("#banner")
+    assert page.swarm.skerry("remove", first, "--yes").returncode == 0
+    page.wait_text("#banner", f"Job {first} is not on record here any more. What you see is job {second}.")
+    assert page.js("return document.querySelector('#job').value") == str(second)
 
 
 def test_logging_out(page):

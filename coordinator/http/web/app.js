@@ -50,10 +50,11 @@ async function joinCommand() {
 
 // ---- reading ----
 
+const asked = () => Number(new URLSearchParams(location.hash.slice(1)).get('job')) || null; // the job of the address
+const known = (jobs, id) => jobs.some((j) => j.id === id);
+
 function choose(jobs) {
-  const wanted = Number(new URLSearchParams(location.hash.slice(1)).get('job')) || null;
-  const known = (id) => jobs.some((j) => j.id === id);
-  if (wanted && known(wanted)) return wanted;
+  if (asked() && known(jobs, asked())) return asked();
   const active = jobs.filter((j) => !panels.OVER.has(j.state));
   const newest = (list) => (list.length ? list[list.length - 1].id : null);
   return newest(active) || newest(jobs);
@@ -215,7 +216,8 @@ function banner() {
   const box = $('banner');
   const store = state.status && !state.status.store.ok ? state.status.store.error : '';
   const slow = state.status && state.status.store.writing_ms >= 1000 ? state.status.store.writing_ms : 0;
-  box.hidden = !state.gone && !store && !slow;
+  const removed = state.status && asked() && !known(state.status.jobs, asked());
+  box.hidden = !state.gone && !store && !slow && !removed;
   box.classList.toggle('warn', !state.gone);
   if (state.gone) {
     const s = Math.max(0, Math.ceil((state.retryAt - performance.now()) / 1000));
@@ -225,6 +227,8 @@ function banner() {
     setText(box, `The coordinator cannot write its state, so nothing moves on until it can: ${store}`);
   } else if (slow) {
     setText(box, `The coordinator's disk is slow: a commit has been under way for ${duration(slow)}. What you see is as it was before.`);
+  } else if (removed) {
+    setText(box, `Job ${asked()} is not on record here any more.${state.job ? ` What you see is job ${state.job.id}.` : ''}`);
   }
 }
 
