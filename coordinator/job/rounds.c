@@ -396,6 +396,14 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
         add_phase(j, sum, t);
 }
 
+/* As settle_replica(); the schedule has gone on in the rounds that the phase has missed. */
+static void settle_missed(struct coordinator *co, struct job *j, struct task *t, uint64_t missed,
+                          struct phase_sum *sum)
+{
+    settle_replica(co, j, t, sum);
+    job_edit_replica(j, t->path, t->train.replica)->step += missed * (uint64_t)j->spec.outer.steps;
+}
+
 /* ---- phases of rounds that are closed -------------------------------------- */
 
 /* May a phase whose round was closed without it go on for a later version?  One in fragments has
@@ -415,7 +423,7 @@ static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t
     const bool lost = t->state != TASK_DONE;
     bool others = false;
     (void)task_end_in_part(co, j, t);
-    settle_replica(co, j, t, &job_edit_path(j, p)->sum);
+    settle_missed(co, j, t, j->paths[p].round - t->train.round - 1, &job_edit_path(j, p)->sum);
     catch_up(j, p, r);
     for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
         others |= j->paths[p].replicas[i].task_id != 0;
@@ -545,15 +553,6 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     draw_after_round(co, j, p);
 }
 
-/* The schedule has gone on in the rounds that a late phase has missed. */
-static void settle_at_close(struct coordinator *co, struct job *j, struct task *t,
-                            struct phase_sum *sum)
-{
-    const uint64_t missed = j->paths[t->path].round - t->train.round;
-    settle_replica(co, j, t, sum);
-    job_edit_replica(j, t->path, t->train.replica)->step += missed * (uint64_t)j->spec.outer.steps;
-}
-
 void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct phase_sum sum = j->paths[p].sum; /* phases that were late for an earlier round */
@@ -567,7 +566,7 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
                            "round %u was closed without it: it goes into a later version",
                            t->train.round + 1);
         else if (t != NULL)
-            settle_at_close(co, j, t, &sum);
+            settle_missed(co, j, t, j->paths[p].round - t->train.round, &sum);
     }
     end_round(co, j, p, &sum, expected);
 }

@@ -2,6 +2,7 @@
  * workers that were lost.  A whole coordinator (rig.h). */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/job/folds.h"
 #include "coordinator/job/query.h"
 #include "coordinator/rpc/report.h"
 #include "coordinator/state/audit.h"
@@ -279,6 +280,36 @@ static void its_worker_keeps_the_moments(void **state)
     two_rounds_late(*state, SPEC("replicas: 2", QUORUM));
 }
 
+/* Steps that contributions of other paths have made (DiPaCo). */
+static void step_without(struct rig *r, const struct job *j, uint64_t version)
+{
+    struct job *edit = state_job(&r->co->state, j->id);
+    const struct version_rec *v = module_version(&j->modules[0], 0);
+    folds_adopt(
+        r->co, edit, job_edit_module(edit, &j->modules[0]),
+        &(struct version_rec){.version = version, .full = v->full, .provenance = str_dup("{}")});
+    core_touch(r->co);
+    wait_version(r, j, version);
+}
+
+/* So it has where the path has no other replica. */
+static void two_rounds_late_with_one_replica(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const struct job *j = state_job(
+        &r->co->state, submit_spec(r, SPEC("replicas: 1", "rounds: 9, steps: 2, grace: 600")));
+    do_init(r, &r->workers[0]);
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
+    step_without(r, j, 1);
+    step_without(r, j, 2);
+    assert_int_equal(phase(r, j, 0)->train.round, 0);
+    finish_train(r, &r->workers[0]);
+    const Skerry__V1__TrainTask *t = assign(r, &r->workers[0], TASK_TRAIN)->train;
+    assert_true(t->round == 2 && t->first_step == 4);
+    assert_int_equal(t->moments_step, 2);
+}
+
 /* Who is lost with a late phase has nothing to give, and its replica is in the round again. */
 static void is_cancelled_when_its_worker_is_lost(void **state)
 {
@@ -419,6 +450,7 @@ int main(void)
         TEST(waits_over_a_restart),
         TEST(too_late_it_catches_up),
         TEST(its_worker_keeps_the_moments),
+        TEST(two_rounds_late_with_one_replica),
         TEST(is_cancelled_when_its_worker_is_lost),
         TEST(nothing_is_late_for_the_last_round),
         TEST(a_last_snapshot_counts),
