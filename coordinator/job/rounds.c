@@ -561,6 +561,8 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
         struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
         expected += t != NULL;
+        if (t != NULL) /* its worker may have been lost while the step ran */
+            (void)task_end_in_part(co, j, t);
         if (t != NULL && goes_on(j, t))
             (void)snprintf(t->reason, sizeof(t->reason),
                            "round %u was closed without it: it goes into a later version",

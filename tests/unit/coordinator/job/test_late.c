@@ -402,6 +402,27 @@ static void it_counts_past_the_grace(void **state)
     part_is_folded(r, one_left(r, SPEC("replicas: 2", TIMED ", grace: 0.05"), 4));
 }
 
+/* And where its worker is lost while a step runs: the next version takes it. */
+static void it_counts_after_the_step(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = closed_without_one(r, SPEC("replicas: 2", TIMED ", grace: 0.05"));
+    const uint64_t late = phase(r, j, 1)->id;
+    save(r, &r->workers[1], 4, 0.01f);
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
+    state_job(&r->co->state, j->id)->spec.outer.grace = 0.05;
+    hold_steps(r);
+    finish_train(r, &r->workers[0]);
+    while (j->modules[0].outer_task == 0)
+        loop_turn(r->loop, true);
+    be_patient(r, j);
+    leave(r, &r->workers[1]);
+    let_steps();
+    wait_version(r, j, 2);
+    assert_int_equal(state_task(&r->co->state, late)->state, TASK_DONE);
+    assert_int_equal(j->n_late, 1);
+}
+
 /* Somebody must go on with a phase of which nobody can say what it has used. */
 static void without_a_stretch_it_is_gone_on_with(void **state)
 {
@@ -455,6 +476,7 @@ int main(void)
         TEST(nothing_is_late_for_the_last_round),
         TEST(a_last_snapshot_counts),
         TEST(it_counts_past_the_grace),
+        TEST(it_counts_after_the_step),
         TEST(without_a_stretch_it_is_gone_on_with),
         TEST(a_bad_one_is_done_again),
         TEST(its_record_is_gone),
