@@ -135,14 +135,16 @@ static void on_stored(void *arg, const struct blob_id *id, uint64_t size, bool h
     co->bytes_here.data_up += here ? size : 0;
 }
 
-/* Whoever waits with a result for room that we do not have is not stuck. */
+/* Whoever waits with a result for room that we do not have is neither stuck nor slow. */
 static void on_full(void *arg, uint64_t holder)
 {
     const struct coordinator *co = arg;
     const struct worker *w = access_worker_of(&co->state, holder);
     struct task *t = w ? task_memory(state_task(&co->state, w->task_id)) : NULL;
-    if (t != NULL)
-        t->progress_ms = core_now(co);
+    if (t == NULL)
+        return;
+    lease_moved_add(&t->moved, core_now(co) - t->progress_ms);
+    t->progress_ms = core_now(co);
 }
 
 static void on_served(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from)

@@ -95,12 +95,17 @@ bool lease_moved_due(const struct lease_moved *m, uint64_t now_ms)
     return m->looked_ms == 0 || now_ms - m->looked_ms >= LEASE_MOVED_LOOK_MS;
 }
 
+void lease_moved_add(struct lease_moved *m, uint64_t ms)
+{
+    const uint64_t room = LEASE_MOVED_MAX_MS - m->ms;
+    m->ms += ms < room ? ms : room;
+}
+
 void lease_moved_look(struct lease_moved *m, uint64_t now_ms, uint64_t bytes)
 {
     const uint64_t ms = m->looked_ms ? now_ms - m->looked_ms : 0;
-    const uint64_t room = LEASE_MOVED_MAX_MS - m->ms;
     if (bytes > m->bytes && bytes - m->bytes >= ms * LEASE_MOVED_FLOOR)
-        m->ms += ms < room ? ms : room;
+        lease_moved_add(m, ms);
     m->looked_ms = now_ms;
     m->bytes = bytes;
 }

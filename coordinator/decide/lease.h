@@ -74,12 +74,13 @@ bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
 #define LEASE_MOVED_FLOOR 125u /* bytes per millisecond */
 #define LEASE_MOVED_MAX_MS (4 * 3600000u)
 struct lease_moved {
-    uint64_t ms;        /* how long data passed, in all */
+    uint64_t ms;        /* how long data passed, or had no room here, in all */
     uint64_t looked_ms; /* the last look; 0: none */
     uint64_t bytes;     /* counted at that look */
 };
 /* Whether another look is due. */
 bool lease_moved_due(const struct lease_moved *m, uint64_t now_ms);
+void lease_moved_add(struct lease_moved *m, uint64_t ms);
 /* A look: `bytes` have passed so far, on open and on former connections together. */
 void lease_moved_look(struct lease_moved *m, uint64_t now_ms, uint64_t bytes);
 

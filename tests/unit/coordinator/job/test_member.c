@@ -404,12 +404,15 @@ static int no_room(struct blobstore *s, const struct blob_id *expect, uint64_t m
     return err_set(err, -EAGAIN, "the cache is full");
 }
 
-/* Somebody who finds no room for its result is not stuck: nobody else would find any. */
+/* Somebody who finds no room for its result is not stuck, nor too slow while another worker idles:
+ * nobody else would find any. */
 static void test_no_room(void **state)
 {
     struct rig *r = *state;
-    struct fake *a = &r->workers[0];
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const uint64_t most = task_traits[TASK_INIT].most_min * 60000;
     (void)here(r, 0);
+    (void)here(r, 1);
     (void)submit(r);
     struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_INIT)->id));
     const struct blobstore_ops *all = r->co->blobs->ops;
@@ -417,7 +420,12 @@ static void test_no_room(void **state)
     full.put = no_room;
     r->co->blobs->ops = &full;
     t->progress_ms = core_now(r->co) - 61000;
+    t->begun = true;
     send_some(r, a, 100);
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    park(r, b);
+    t->leased_ms = core_now(r->co) - most - 60000;
     member_check(r->co);
     r->co->blobs->ops = all;
     assert_int_equal(t->worker_id, a->id);
@@ -425,6 +433,8 @@ static void test_no_room(void **state)
     send_some(r, a, 100); /* now there is room */
     member_check(r->co);
     assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(got(r, b)->id, t->id);
+    drop_task(b);
 }
 
 /* A phase that is to take hours is not taken before they are over, also where it is the first. */
