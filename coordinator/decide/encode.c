@@ -58,7 +58,7 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     else if (in->latents_bytes > in->disk_free / 2)
         say(ret, false,
             "pictures are encoded in each step: their latents would take %s of the "
-            "coordinator's disk, of which %s are free",
+            "coordinator's room for blobs, of which %s are free",
             str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room));
     else if (share >= 1)
         say(ret, false,

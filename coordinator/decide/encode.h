@@ -3,7 +3,7 @@
  * Encoding once costs one pass of the encoder over all pictures (two with flips); afterwards
  * workers fetch latents in place of the larger pictures.  Encoding in each step costs a pass over
  * every picture seen.  A pass takes equally long either way, so the encoder's speed cancels out:
- * what counts is how often a picture is seen, and whether the coordinator's disk holds the latents.
+ * what counts is how often a picture is seen, and whether the coordinator has room for the latents.
  *
  * A pipeline's bubbles, however, run the encoder for free.  With S stages and M micro-batches they
  * are (S - 1) / M of the training time (docs/pipeline.md), and absorb that share of an encoder that

@@ -400,9 +400,11 @@ static void begin_encoding(struct coordinator *co, struct job *j)
     const struct job_train *train = &j->spec.train;
     const bool fills =
         train->fill && j->spec.data.buckets.n == 0 && train->parallel != JOB_PARALLEL_DATA;
-    uint64_t disk_free = UINT64_MAX;
-    if (!co->blobs->ops->health) /* in a store far away there is room */
-        (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* or the disk is ignored */
+    uint64_t room = UINT64_MAX; /* in a store far away there is enough, up to the quota */
+    if (!co->blobs->ops->health)
+        (void)file_disk_free(co->opt.data_dir, &room, NULL); /* or the disk is ignored */
+    const uint64_t quota = co->opt.blob_quota_bytes, used = co->blobs->used_bytes;
+    const uint64_t left = quota == 0 ? UINT64_MAX : quota > used ? quota - used : 0;
     const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
                                  .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
                                  .pictures = shards_sum(j, PARTITION_ALL, false).samples,
@@ -410,7 +412,7 @@ static void begin_encoding(struct coordinator *co, struct job *j)
                                  .seen = pictures_seen(j),
                                  .flip = j->spec.data.flip,
                                  .latents_bytes = latents_bytes(j),
-                                 .disk_free = disk_free,
+                                 .disk_free = left < room ? left : room,
                                  .random_crop = j->spec.data.crop == JOB_CROP_RANDOM,
                                  .pipeline = fills && train->parallel == JOB_PARALLEL_PIPELINE,
                                  .stages = fills ? train->stages : 0,

@@ -34,7 +34,7 @@ static const struct {
     {"flip more", 410, .flip = true, .once = true,
      .reason = "seen 4.1 times, and two passes of the encoder make"},
     {"no disk", 1000, 6, 10,
-     .reason = "6.0 MiB of the coordinator's disk, of which 10.0 MiB are free"},
+     .reason = "6.0 MiB of the coordinator's room for blobs, of which 10.0 MiB are free"},
     {"many", 1000, .shards = 8193, .reason = "of the 8193 shards at most 8192"},
     {"not too many", 1000, .shards = 8192, .once = true, .reason = "seen 10.0 times"},
     {"asked once, many", 1000, .shards = 8193, .asked_once = true, .impossible = true,

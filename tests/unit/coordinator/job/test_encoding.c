@@ -154,7 +154,8 @@ static void far_health(struct blobstore *s, struct blob_health *ret)
     *ret = (struct blob_health){0};
 }
 
-/* Latents need room where blobs are: on our disk, or in a store, which has enough. */
+/* Latents need room where blobs are: on our disk, or in a store, which has enough up to the quota.
+ */
 static void test_room(void **state)
 {
     struct rig *r = *state;
@@ -163,17 +164,20 @@ static void test_room(void **state)
     struct encoder_file f = vae_file(r);
     far.health = far_health;
     disk_free = 1000;
-    for (int is_far = 0; is_far < 2; is_far++) {
+    for (int i = 0; i < 3; i++) {
+        const bool is_far = i > 0, is_full = i > 1;
         struct err err = {0};
         uint64_t id = 0;
         r->co->blobs->ops = is_far ? &far : near;
+        r->co->opt.blob_quota_bytes = is_full ? r->co->blobs->used_bytes + 1000 : 0;
         if (submit_as(r, JOB("auto", "2", "", "100"), &f, 1, &id, &err) < 0)
             fail_msg("%s", err.msg);
         settle(r);
         assert_int_equal(state_job(&r->co->state, id)->state,
-                         is_far ? JOB_ENCODING : JOB_INITIALISING);
+                         is_far && !is_full ? JOB_ENCODING : JOB_INITIALISING);
     }
     r->co->blobs->ops = near;
+    r->co->opt.blob_quota_bytes = 0;
     disk_free = 1ull << 32;
 }
 
