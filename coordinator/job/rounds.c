@@ -191,11 +191,13 @@ static bool make_chosen(struct coordinator *co, struct job *j, uint32_t p)
     return made;
 }
 
-/* Has nobody begun with an elastic round?  Then workers that come still take part. */
+/* Has nobody begun with an elastic round, and could one begin now?  Then workers that come still
+ * take part. */
 static bool is_unbegun(const struct coordinator *co, const struct job *j, uint32_t p)
 {
     bool unbegun = false;
-    for (uint32_t r = 0; j->comp.elastic && r < j->comp.paths[p].replicas; r++) {
+    const bool joins = j->comp.elastic && query_withheld(&co->state, j) == NULL;
+    for (uint32_t r = 0; joins && r < j->comp.paths[p].replicas; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
         if (t == NULL || t->train.round < j->paths[p].round)
             continue;

@@ -182,7 +182,8 @@ static void who_leaves_late_takes_no_place(void **state)
     assert_int_equal(phases(r, j), 2);
 }
 
-/* Who comes before anybody has begun with the round is in it. */
+/* Who comes before anybody has begun with the round is in it, and while the job is paused nobody
+ * can begin: who comes and goes then is not. */
 static void who_comes_before_it_begins_takes_part(void **state)
 {
     struct rig *r = *state;
@@ -196,8 +197,19 @@ static void who_comes_before_it_begins_takes_part(void **state)
     settle(r);
     assert_int_equal(phases(r, j), 1); /* for whoever comes */
     r->workers[0].instance[0] ^= 1;
+    state_job(&r->co->state, j->id)->paused = true;
     for (int i = 0; i < 3; i++)
         assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    settle(r);
+    leave(r, &r->workers[2]);
+    settle(r);
+    assert_int_equal(phases(r, j), 1);
+    state_job(&r->co->state, j->id)->paused = false;
+    core_touch(r->co);
+    settle(r);
+    assert_int_equal(phases(r, j), 2);
+    r->workers[2].instance[0] ^= 1;
+    assert_int_equal(join(r, &r->workers[2], SKERRY_VERSION), 0);
     settle(r);
     assert_int_equal(phases(r, j), 3);
     round_of(r, j, 3);
