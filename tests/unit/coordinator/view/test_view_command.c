@@ -213,7 +213,15 @@ static void workers_are_drained(void **state)
     assert_int_equal(view_worker_drain(r->co, w->id, &err), -ERR_STALE);
 }
 
-/* What is here needs no room. */
+#define CACHED ((uint64_t)1 << 50)
+static uint64_t unsent;
+
+static void full_health(struct blobstore *s, struct blob_health *ret)
+{
+    *ret = (struct blob_health){.cache_bytes = CACHED, .waiting_bytes = unsent};
+}
+
+/* What is here needs no room, and a cache makes some. */
 static void uploads_need_room(void **state)
 {
     struct rig *r = *state;
@@ -224,6 +232,14 @@ static void uploads_need_room(void **state)
     assert_int_equal(view_upload_expect(r->co, unknown, UINT64_MAX / 2, &err), -ENOSPC);
     assert_non_null(strstr(err.msg, "make room there"));
     assert_int_equal(view_upload_expect(r->co, have.sha256, UINT64_MAX / 2, &err), 0);
+    const struct blobstore_ops *near = r->co->blobs->ops;
+    struct blobstore_ops far = *near;
+    far.health = full_health;
+    r->co->blobs->ops = &far;
+    assert_int_equal(view_upload_expect(r->co, unknown, CACHED, &err), 0);
+    unsent = CACHED / 2; /* which has to stay until the store has it */
+    assert_int_equal(view_upload_expect(r->co, unknown, CACHED, &err), -ENOSPC);
+    r->co->blobs->ops = near;
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
