@@ -422,9 +422,9 @@ const struct command command_run = {
              "model/; a job with several paths leaves model-0/, model-1/ and so on, "
              "and model-router/ if a router mixes them.  Cleans up after itself, also "
              "on Ctrl-C and on errors; what was trained by then is in DIR/unfinished, "
-             "and what cannot be saved stays in DIR/.swarm.  The logs stay in "
-             "DIR/logs, and what is there of an earlier run stays until it is "
-             "replaced.",
+             "and what cannot be saved stays in DIR/.swarm, which the next run moves "
+             "to DIR/.swarm-unsaved.  The logs stay in DIR/logs, and what is there of "
+             "an earlier run stays until it is replaced.",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,

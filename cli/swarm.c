@@ -19,7 +19,7 @@
 #define LOG_LINE_MAX 2048 /* as common/base/log.c has it */
 #define HOW_MAX 1024
 #define WHY_MAX 1024          /* as of an error's sentence, in which it is told */
-#define UNSAVED "unsaved"     /* in the state: it has what was trained, and nothing else does */
+#define UNTRAINED "untrained" /* in the state, made first: nothing is lost with it */
 #define FULL_BYTES (1u << 20) /* with less left, that is why nothing was written */
 #define DEATHS_MAX 16         /* workers that die more often than this do not die by chance */
 
@@ -150,7 +150,7 @@ static int wait_for_token(struct swarm *s, struct err *err)
     return rc;
 }
 
-/* Locks the directory until the end: a new run there removes the leftovers of the one before. */
+/* Locks the directory until the end: a new run there moves or removes what the one before left. */
 static int hold(struct swarm *s, const char *dir, struct err *err)
 {
     const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -228,41 +228,60 @@ static const char *how_to_save(const char *state, char out[HOW_MAX])
     return out;
 }
 
-/* The folder of the daemons' state, unless it has what an earlier run could not save. */
-static int choose_state(struct swarm *s, const char *dir, struct err *err)
+/* Makes the folder of the daemons' state, and moves aside one that has what an earlier run trained
+ * and did not save. */
+static int make_state(const char *state, struct err *err)
 {
-    char *state = file_join(dir, ".swarm"), *mark = file_join(state, UNSAVED), how[HOW_MAX];
-    const bool unsaved = file_exists(mark);
-    mem_free(mark);
-    if (unsaved) {
-        (void)err_set(err, -EEXIST,
-                      "%s has what an earlier run trained and did not save: %s; or give another "
-                      "folder with --out",
-                      state, how_to_save(state, how));
-        mem_free(state);
-        return -EEXIST;
+    char *mark = file_join(state, UNTRAINED), *data = file_join(state, "coordinator"),
+         *aside = str_printf("%s-unsaved", state), how[HOW_MAX];
+    int rc = 0;
+    if (!file_exists(data) || file_exists(mark)) {
+        rc = file_remove_tree(state, err);
+    } else {
+        const bool older = file_exists(aside);
+        rc = file_remove_tree(aside, err);
+        if (rc == 0)
+            rc = file_move(state, aside, err);
+        moving_clear();
+        if (rc == 0)
+            fprintf(stderr, "skerry: what an earlier run trained and did not save is in %s%s; %s\n",
+                    aside, older ? " now, and what was there before is gone" : " now",
+                    how_to_save(aside, how));
+        else
+            (void)err_wrap(err,
+                           "%s has what an earlier run trained and did not save: move it, or give "
+                           "another folder with --out",
+                           state);
     }
-    s->state = state;
-    return 0;
+    if (rc == 0)
+        rc = file_mkdirs(state, 0700, err);
+    if (rc == 0)
+        rc = file_write_atomic(mark, "", 0, 0600, err);
+    if (rc == 0)
+        rc = file_mkdirs(data, 0700, err);
+    mem_free(aside);
+    mem_free(data);
+    mem_free(mark);
+    return rc;
 }
 
 int swarm_start(struct swarm *s, const char *dir, struct err *err)
 {
+    char *state = file_join(dir, ".swarm");
     int rc = hold(s, dir, err);
     if (rc == 0)
-        rc = choose_state(s, dir, err);
-    if (rc < 0)
+        rc = make_state(state, err);
+    if (rc < 0) {
+        mem_free(state);
         return rc;
+    }
+    s->state = state;
     s->bin = cli_own_folder();
     s->logs = file_join(dir, "logs");
     s->user_token = file_join(s->state, "coordinator/user.token");
     char *data = file_join(s->state, "coordinator");
 
-    rc = file_remove_tree(s->state, err); /* the state of a run that was killed */
-    if (rc == 0)
-        rc = remove_logs(s->logs, err);
-    if (rc == 0)
-        rc = file_mkdirs(data, 0700, err);
+    rc = remove_logs(s->logs, err);
     if (rc == 0)
         rc = file_mkdirs(s->logs, 0777, err);
     if (rc == 0) {
@@ -412,8 +431,8 @@ static void reap(pid_t pid, uint64_t deadline)
 
 void swarm_keep(struct swarm *s)
 {
-    char *mark = file_join(s->state, UNSAVED);
-    (void)file_write_atomic(mark, "", 0, 0600, NULL); /* the next run would remove the state */
+    char *mark = file_join(s->state, UNTRAINED);
+    (void)file_remove(mark, NULL); /* which needs no room on a disk that is full */
     mem_free(mark);
     s->keep = true;
 }
@@ -423,7 +442,7 @@ static void remove_state(const struct swarm *s)
 {
     char how[HOW_MAX];
     if (!s->keep) {
-        (void)file_remove_tree(s->state, NULL); /* a leftover is removed by the next run */
+        (void)file_remove_tree(s->state, NULL); /* the next run takes care of a leftover */
         return;
     }
     for (int i = 1; i <= s->next_name; i++) {

@@ -34,8 +34,8 @@ struct swarm {
 };
 
 /* Starts the coordinator and waits until it answers.  `dir` must exist; makes
- * dir/.swarm and dir/logs.  -EBUSY where another one is at work there, -EEXIST where one has left
- * what it was to keep. */
+ * dir/.swarm and dir/logs.  What an earlier one was to keep is moved to dir/.swarm-unsaved, with a
+ * line on stderr.  -EBUSY where another one is at work there. */
 int swarm_start(struct swarm *s, const char *dir, struct err *err);
 int swarm_add_worker(struct swarm *s, struct err *err);
 /* SIGKILLs worker i (of those that live, modulo their number) and starts another in

@@ -179,11 +179,10 @@ def test_what_cannot_be_saved_is_kept(tmp_path):
     (out / "model").touch()
     said = run.communicate(timeout=120)[1]
     assert run.returncode == 1 and "done after round 6/6" in said and f"{out}/model is a file" in said, said
-    assert sorted(os.listdir(out / ".swarm")) == ["coordinator", "unsaved"]
+    assert os.listdir(out / ".swarm") == ["coordinator"]
     (out / "model").unlink()
-    again = skerry("run", job, "--workers", "1", "--out", out)
-    assert again.returncode == 1, again.stderr
-    for words in said, again.stderr:
+
+    def saves(words):
         serve, export = re.findall("`([^`]*)`", words)[-2:]
         coordinator = subprocess.Popen(shlex.split(serve), stdout=subprocess.PIPE, text=True)
         try:
@@ -195,8 +194,11 @@ def test_what_cannot_be_saved_is_kept(tmp_path):
             coordinator.wait()
         assert json.load(open(tmp_path / "model" / "config.json"))["round"] == 6
         shutil.rmtree(tmp_path / "model")
-    shutil.rmtree(out / ".swarm")
-    assert skerry("run", job, "--workers", "1", "--out", out).returncode == 0
+
+    saves(said)
+    again = skerry("run", job, "--workers", "1", "--out", out)
+    assert again.returncode == 0 and not (out / ".swarm").exists(), again.stderr
+    saves(again.stderr)
 
 
 def test_results_of_an_earlier_run_are_named(tmp_path):
@@ -225,9 +227,11 @@ def test_its_own_death_takes_the_swarm_along(tmp_path):
     run.kill()
     run.wait()
     wait_until(lambda: gone(kids), 10, "the children to die with their parent")
-    again = skerry("run", tmp_path / "job.yaml", "--out", tmp_path / "out", timeout=20)
-    assert again.returncode == 1 and f"{tmp_path}/out/.swarm has what an earlier run trained" in again.stderr, again.stderr
-    assert (tmp_path / "out" / ".swarm" / "coordinator").exists()
+    run, _ = start_long_run(tmp_path)
+    assert f"did not save is in {tmp_path}/out/.swarm-unsaved now; to save it" in open(tmp_path / "err").read()
+    assert (tmp_path / "out" / ".swarm-unsaved" / "coordinator").exists()
+    run.send_signal(signal.SIGINT)
+    assert run.wait(20) == 130
 
 
 def test_a_killed_worker_is_replaced_and_the_job_ends(tmp_path):

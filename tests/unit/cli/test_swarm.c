@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,6 +170,7 @@ static void test_folder(void **state)
     for (size_t i = 0; i < sizeof go / sizeof *go; i++)
         put(dir, go[i], "");
     put(dir, "logs/coordinatord.log", "of the run before");
+    put(dir, ".swarm/untrained", "");
     begin(&s);
     for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
         assert_true(is_there(stay[i]));
@@ -199,7 +201,25 @@ static void test_folder(void **state)
     mem_free(none);
 }
 
-/* What was to be kept outlives the swarm but for the workers' caches, and no other begins on it. */
+static void end_with(struct swarm *s, const char *trained)
+{
+    put(dir, ".swarm/coordinator/db", trained);
+    swarm_keep(s);
+    swarm_stop(s);
+}
+
+static bool has(const char *name, const char *text)
+{
+    char *path = file_join(dir, name);
+    struct buf in;
+    const bool is = file_read(path, 64, &in, NULL) == 0 && strcmp(buf_str(&in), text) == 0;
+    buf_release(&in);
+    mem_free(path);
+    return is;
+}
+
+/* What was to be kept outlives the swarm but for the workers' caches, and the next one moves it
+ * aside, in place of what one before it has left. */
 static void test_kept(void **state)
 {
     struct swarm s = {0};
@@ -207,23 +227,34 @@ static void test_kept(void **state)
     begin(&s);
     add(&s);
     put(dir, ".swarm/worker-1/cache", "");
-    swarm_keep(&s);
-    swarm_stop(&s);
+    end_with(&s, "first");
     assert_true(is_there(".swarm/coordinator/user.token"));
     assert_false(is_there(".swarm/worker-1"));
-    assert_int_equal(swarm_start(&s, dir, &err), -EEXIST);
-    assert_non_null(strstr(err.msg, "/.swarm has what an earlier run trained and did not save: "));
-    assert_true(str_ends(err.msg, "or give another folder with --out"));
-    swarm_stop(&s);
-    assert_true(is_there(".swarm/coordinator/user.token"));
-    char *mark = file_join(dir, ".swarm/unsaved");
-    assert_int_equal(file_remove(mark, NULL), 0);
-    mem_free(mark);
     begin(&s);
+    assert_true(has(".swarm-unsaved/coordinator/db", "first"));
+    assert_false(is_there(".swarm/coordinator/db"));
+    swarm_stop(&s);
+    assert_false(is_there(".swarm"));
+    begin(&s); /* nothing was left */
+    assert_true(has(".swarm-unsaved/coordinator/db", "first"));
+    end_with(&s, "second");
+    begin(&s);
+    assert_true(has(".swarm-unsaved/coordinator/db", "second"));
     swarm_keep(&s);
     s.keep = false; /* it was saved */
     swarm_stop(&s);
     assert_false(is_there(".swarm"));
+    begin(&s);
+    end_with(&s, "third");
+    assert_int_equal(chmod(dir, 0500), 0);
+    if (access(dir, W_OK) < 0) { /* root may write everywhere */
+        assert_int_equal(swarm_start(&s, dir, &err), -EACCES);
+        assert_non_null(strstr(err.msg, "/.swarm has what an earlier run trained and did not save: "
+                                        "move it, or give another folder with --out: cannot "));
+        swarm_stop(&s);
+    }
+    assert_int_equal(chmod(dir, 0700), 0);
+    assert_true(has(".swarm/coordinator/db", "third"));
 }
 
 static void test_start_fails(void **state)
