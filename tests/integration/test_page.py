@@ -1,6 +1,7 @@
 """The dashboard in headless Chromium, with a real coordinator, workers and jobs behind it."""
 import os
 import signal
+import threading
 
 import pytest
 from selenium import webdriver
@@ -451,6 +452,24 @@ def test_no_sentence_is_lost_with_the_stream(show):
     page.wait(lambda: page.swarm.called.count("/v1/events") == 2, "the stream to be opened again")
     page.wait_text("#log", "the next one")
     assert "it begins anew" in page.text("#log") and "sentence three" not in page.text("#log")
+
+
+def test_a_slow_disk_is_not_a_lost_connection(show):
+    """While a commit is under way the status is answered, and tasks are not."""
+    page = show(canned.plain())
+    server, written = page.swarm, threading.Event()
+    status, answer, asked = server.status, server.answer, server.called
+    server.status = lambda: {**status(), "store": {**status()["store"], "writing_ms": 0 if written.is_set() else 12000}}
+    server.answer = lambda path, query: (path != "/v1/tasks" or written.wait(60)) and answer(path, query)
+    try:
+        page.wait_text("#banner", "disk is slow")
+        for read in (1, 2):  # each is given up in turn
+            before, states = asked.count("/v1/status"), set()
+            page.wait(lambda: states.add(page.text("#banner")[:30]) or asked.count("/v1/status") > before, f"read {read}", 20)  # noqa: B023
+            assert states == {"The coordinator's disk is slow"} and page.text("#link-text") == "live"
+    finally:
+        written.set()
+    page.wait(lambda: not page.visible("#banner"), "the banner to go")
 
 
 def test_a_path_and_its_modules(show):

@@ -11,8 +11,7 @@ const READ_MIN_MS = 1000;   // between two reads
 const READ_LIVE_MS = 2000;  // at least so often with events: ages and speeds come by it
 const READ_POLL_MS = 2000;  // without
 const RETRY_MS = 3000;
-const SILENT_MS = 10000;    // until an answer begins; after that nobody is there
-const WHOLE_MS = 60000;     // until it has come, on a slow line
+const SILENT_MS = 10000;    // without a byte of an answer
 
 const state = {
   status: null, job: null, open: [], log: [], chosen: null, lastMetric: 0,
@@ -24,18 +23,30 @@ const chart = new LossChart($('chart'), $('readout'));
 class LoggedOut extends Error {}
 
 async function get(path) {
-  const asked = new AbortController(), giveUp = () => asked.abort();
-  const silent = setTimeout(giveUp, SILENT_MS);
-  setTimeout(giveUp, WHOLE_MS); // it does nothing to an answer that has come
-  const answer = await fetch(path, {headers: {Accept: 'application/json'}, cache: 'no-store', signal: asked.signal})
-    .finally(() => clearTimeout(silent));
-  if (answer.status === 401) throw new LoggedOut();
-  if (!answer.ok) {
-    const error = new Error(`${path} is answered with ${answer.status}`);
-    error.status = answer.status;
-    throw error;
+  const asked = new AbortController(), pieces = [];
+  let silent;
+  const listenOn = () => {
+    clearTimeout(silent);
+    silent = setTimeout(() => asked.abort(), SILENT_MS);
+  };
+  listenOn();
+  try {
+    const answer = await fetch(path, {headers: {Accept: 'application/json'}, cache: 'no-store', signal: asked.signal});
+    if (answer.status === 401) throw new LoggedOut();
+    if (!answer.ok) {
+      const error = new Error(`${path} is answered with ${answer.status}`);
+      error.status = answer.status;
+      throw error;
+    }
+    for (const reader = answer.body.getReader(); ;) {
+      listenOn();
+      const {done, value} = await reader.read();
+      if (done) return new Response(new Blob(pieces));
+      pieces.push(value);
+    }
+  } finally {
+    clearTimeout(silent);
   }
-  return answer;
 }
 
 const getJson = async (path) => (await get(path)).json();
@@ -100,8 +111,10 @@ async function read() {
   if (reading) return;
   reading = true;
   state.readAt = performance.now();
+  let heard = false;
   try {
     const status = await getJson('/v1/status');
+    heard = true;
     if (!state.logged || !state.live) {
       state.logged = true; // until a sentence is missed
       state.log = (await getJson('/v1/log')).items;
@@ -116,6 +129,7 @@ async function read() {
   } catch (error) {
     if (error instanceof LoggedOut) location.reload();
     else if (error.status === 404) state.chosen = undefined; // the job went away between two reads
+    else if (heard && error.name === 'AbortError') back(); // it is there, but what has not been written is not told
     else lost(error);
   } finally {
     reading = false;
