@@ -34,7 +34,7 @@ struct cli {
     bool answered;        /* the coordinator has, to some call */
     enum token_role role; /* of the token, once connected */
     json_t *uploads;      /* the files that were sent or were there, as /v1/uploads takes them */
-    uint64_t uploads_ms;  /* when all of them were last asked for */
+    time_t uploads_s;     /* when all of them were last asked for, since boot */
 };
 
 /* The token of --server, else of $SKERRY_TOKEN, else the saved one.  -ERR_NOTFOUND, with no

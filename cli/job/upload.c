@@ -1,5 +1,7 @@
 #include "cli/job/upload.h"
 
+#include <time.h>
+
 #include "cli/base/cli.h"
 #include "cli/base/moving.h"
 #include "common/base/clock.h"
@@ -8,7 +10,7 @@
 
 #define LARGE_BYTES (16u << 20) /* uploads from this size on show their progress */
 #define AGAIN_MS 200
-#define KEEP_MS (8 * 3600000u)
+#define KEEP_S (4 * 3600)
 #define TICKETS_MAX 4 /* in a row by which a file came no further */
 
 /* Asks where the file goes, which may be asked again: a coordinator that restarts is waited for,
@@ -70,6 +72,13 @@ static int send(struct cli *cli, const char *path, const json_t *about, const ch
     }
 }
 
+static time_t now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t); /* a laptop's sleep counts */
+    return t.tv_sec;
+}
+
 /* Asks for all uploads again from time to time: what no job names is deleted after a day, and a
  * large dataset takes longer. */
 static int keep(struct cli *cli, json_t *about, struct err *err)
@@ -78,16 +87,21 @@ static int keep(struct cli *cli, json_t *about, struct err *err)
     json_t *each, *answer;
     if (!cli->uploads) {
         cli->uploads = json_array();
-        cli->uploads_ms = clock_now_ms();
+        cli->uploads_s = now_s();
     }
-    if (clock_now_ms() - cli->uploads_ms >= KEEP_MS) {
-        cli->uploads_ms = clock_now_ms();
+    if (now_s() - cli->uploads_s >= KEEP_S) {
+        cli->uploads_s = now_s();
         json_array_foreach(cli->uploads, i, each)
         {
             const int rc = ask(cli, each, &answer, err);
             if (rc < 0)
                 return err_wrap(err, "asking for earlier uploads");
+            const bool have = json_is_true(json_object_get(answer, "have"));
             json_decref(answer);
+            if (!have)
+                return err_set(err, -ERR_NOTFOUND,
+                               "what was uploaded first is gone from the coordinator, since no job "
+                               "named it for a day: submit again, which uploads what is missing");
         }
     }
     json_array_append(cli->uploads, about);

@@ -67,17 +67,20 @@ static void an_expired_ticket_is_renewed(void **state)
 /* What nobody names is deleted after a day, and a large dataset is longer on its way. */
 static void earlier_uploads_are_kept(void **state)
 {
-    static const char *const answers[] = {THERE, THERE, THERE, NULL};
+    static const char *const answers[] = {THERE, THERE, THERE, THERE, GO, NULL};
     const uint8_t sha256[HASH_BYTES] = {1};
     struct script s;
     struct cli cli = {0};
     struct err err = {0};
     connect_to(&s, &cli, answers);
     assert_int_equal(send_zeros(&cli, &err), 0);
-    cli.uploads_ms -= 9 * 3600000u;
+    cli.uploads_s -= 5 * 3600;
     assert_int_equal(upload_blob(&cli, "/dev/null", sha256, 7, "a shard", false, NULL, &err), 0);
-    disconnect(&s, &cli);
     assert_non_null(strstr(s.body, "\"size\":1}")); /* the newest question */
+    cli.uploads_s -= 5 * 3600;
+    assert_int_equal(send_zeros(&cli, &err), -ERR_NOTFOUND);
+    assert_non_null(strstr(err.msg, "what was uploaded first is gone"));
+    disconnect(&s, &cli);
 }
 
 /* Its address may be wrong. */
