@@ -74,7 +74,8 @@ provider "google" {
 }
 
 locals {
-  # Google's images of Debian have no cloud-init: the first boot gets it, the second one obeys it.
+  # Google's images of Debian have no cloud-init: the first boot gets it, however
+  # long it takes to reach the archive, and the second one obeys it.
   startup = "[ -e /usr/bin/cloud-init ] || { until apt-get update -q && apt-get install -yq cloud-init; do sleep 5; done; reboot; }"
 }
 
