@@ -277,7 +277,8 @@ static void print_sample(struct cli *cli, const json_t *task, bool text, const c
  * result. */
 static int check_out(const char *file, struct err *err)
 {
-    static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"};
+    static const char *const others[] = {".jpg", ".jpeg", ".jpe", ".jfif", ".webp",
+                                         ".gif", ".bmp",  ".tif", ".tiff"};
     const char *dot = strrchr(file, '.');
     if (!file[0])
         return err_set(err, -ERR_USAGE, "--out is empty, expected a file");

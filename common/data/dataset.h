@@ -2,7 +2,7 @@
  *
  * Images:
  *   DIR/CLASS/image.jpg      a folder of class folders; classes sorted by name
- *   x.tar                    a WebDataset tar: KEY.jpg|jpeg|png|webp, KEY.cls
+ *   x.tar                    a WebDataset tar: KEY.jpg|jpeg|jpe|jfif|png|webp, KEY.cls
  *   DIR with tars            all *.tar (.tar.gz, .tar.zst) in it, sorted
  *   part-{000..011}.tar      a brace range; also * and ? globs
  *

@@ -86,8 +86,8 @@ static int no_images(const char *dir, const struct dataset_left *left, struct er
 {
     char *there = dataset_left_say(left);
     const int rc = err_set(err, -ERR_FORMAT,
-                           "class folder %s has no images (.jpg .jpeg .png .webp)%s%s: add some, "
-                           "or remove the folder",
+                           "class folder %s has no images (" DATASET_IMAGES
+                           ")%s%s: add some, or remove the folder",
                            dir, there ? " but " : "", there ? there : "");
     mem_free(there);
     return rc;
@@ -123,12 +123,11 @@ static int no_dataset(const struct dataset *ds, const struct file_names *entries
     for (size_t i = 0; i < entries->n; i++)
         (void)dataset_left_note(&left, entries->items[i]);
     char *there = dataset_left_say(&left);
-    const int rc = err_set(err, -ERR_FORMAT,
-                           "%s holds no dataset%s%s: expected %s (.jpg .jpeg .png .webp), or .tar "
-                           "files",
-                           ds->path, there ? " but " : "", there ? there : "",
-                           ds->captions ? "images with captions beside them"
-                                        : "a folder per class with images");
+    const int rc = err_set(
+        err, -ERR_FORMAT,
+        "%s holds no dataset%s%s: expected %s (" DATASET_IMAGES "), or .tar files", ds->path,
+        there ? " but " : "", there ? there : "",
+        ds->captions ? "images with captions beside them" : "a folder per class with images");
     mem_free(there);
     return rc;
 }
@@ -338,5 +337,5 @@ const struct dataset_source dataset_folder = {
     .open = folder_open,
     .close = folder_close,
     .cut = folder_cut,
-    .reads = "only files .jpg .jpeg .png .webp are read, in one folder for each class",
+    .reads = "only files " DATASET_IMAGES " are read, in one folder for each class",
 };

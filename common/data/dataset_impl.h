@@ -71,7 +71,8 @@ extern const struct dataset_source dataset_folder, dataset_tars, dataset_text;
 /* Adds a class; takes the name. */
 int dataset_add_class(struct dataset *ds, char *name, struct err *err);
 
-bool dataset_is_image(const char *name);   /* .jpg .jpeg .jpe .jfif .png .webp, in any case */
+#define DATASET_IMAGES ".jpg .jpeg .jpe .jfif .png .webp"
+bool dataset_is_image(const char *name);   /* one of these, in any case */
 bool dataset_is_tar(const char *name);     /* .tar .tar.gz .tgz .tar.zst */
 size_t dataset_tar_stem(const char *name); /* bytes before that ending, or all */
 

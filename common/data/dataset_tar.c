@@ -364,7 +364,7 @@ static int scan_tars(struct dataset *ds, const struct dataset_options *opt, stru
                            DATASET_SAMPLES_MAX);
     }
     if (rc == 0 && ds->samples == 0)
-        rc = err_set(err, -ERR_FORMAT, "%s has no images (KEY.jpg KEY.png KEY.webp)", ds->name);
+        rc = err_set(err, -ERR_FORMAT, "%s has no images (" DATASET_IMAGES ")", ds->name);
     if (rc == 0 && t->kind == CLASS_NUMBER)
         rc = name_numbers(ds, err);
     return rc;
@@ -492,7 +492,6 @@ const struct dataset_source dataset_tars = {
     .open = tars_open,
     .close = tars_close,
     .cut = tars_cut,
-    .reads =
-        "only files .jpg .jpeg .png .webp in the tars are read: without tars beside them folders "
-        "are classes",
+    .reads = "only files " DATASET_IMAGES
+             " in the tars are read: without tars beside them folders are classes",
 };

@@ -50,7 +50,7 @@ static void what_cannot_be_drawn(void **state)
     } cases[] = {
         {"sampler", "x", "--sampler is 'x'"},  {"strategy", "x", "--strategy is 'x'"},
         {"labels", "1,x", "--labels takes"},   {"out", "", "--out is empty"},
-        {"out", "a.b.jpg", "name it a.b.png"},
+        {"out", "a.b.jpg", "name it a.b.png"}, {"out", "a.JFIF", "name it a.png"},
     };
     const char *const none[] = {NULL};
     struct cli cli = {0};

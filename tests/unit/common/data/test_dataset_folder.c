@@ -148,7 +148,8 @@ static void what_is_left_out_is_said(void **state)
                         "the class folders, 2 names of other kinds");
     dataset_close(ds);
     put(dir, "dog/small/a.png", png, sizeof(png));
-    FAILS(images_open(dir, &ds, err), "has no images (.jpg .jpeg .png .webp) but 1 folder inside");
+    FAILS(images_open(dir, &ds, err),
+          "has no images (.jpg .jpeg .jpe .jfif .png .webp) but 1 folder inside");
     scratch_free(dir);
 }
 

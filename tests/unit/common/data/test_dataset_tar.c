@@ -117,7 +117,8 @@ static void folders_beside_tars_are_named(void **state)
         "backup.tar: sample 'a' has no class: expected a.cls, or \"label\" in a.json; left out: 2 "
         "folders beside the tars");
     make_tar(dir, "backup.tar", "a.txt=x");
-    FAILS(images_open(dir, &ds, err), "has no images (KEY.jpg KEY.png KEY.webp); left out: 2 f");
+    FAILS(images_open(dir, &ds, err),
+          "has no images (.jpg .jpeg .jpe .jfif .png .webp); left out: 2 f");
     make_tar(dir, "backup.tar", "a.png=PNG;a.cls=1");
     OK(images_open(dir, &ds, err));
     assert_string_equal(dataset_left_out(ds), "2 folders beside the tars");
