@@ -47,7 +47,9 @@ static void reject(struct blob_http *b, struct http_request *r, const struct err
 static void note_full(const struct upload *u, int code)
 {
     const struct blob_http *b = u->owner;
-    if ((code == -EAGAIN || code == -ENOSPC) && u->holder && b->o.on_full)
+    const char *word;
+    const unsigned status = http_reply_status(code, &word);
+    if ((status == 503 || status == 507) && u->holder && b->o.on_full)
         b->o.on_full(b->o.arg, u->holder);
 }
 
@@ -486,13 +488,10 @@ static void committed(void *arg, int rc)
         drop_writer(u, true); /* the pool was stopped before it began */
         if (!u->err.code)
             (void)err_set(&u->err, rc, "the server is stopping");
-        note_full(u, rc);
-        if (rc == -EAGAIN) /* the bytes are kept, and the next question stores them */
-            ask_again(b, u->req, &u->err);
-        else if (rc == -ERR_HASH && u->asks) /* those of earlier requests: they are to come again */
+        if (rc == -ERR_HASH && u->asks) /* those of earlier requests: they are to come again */
             answer_have(u->req, 0);
         else
-            reject(b, u->req, &u->err);
+            refuse(u, &u->err);
     } else {
         uint64_t size = 0;
         (void)blobstore_has(b->o.store, &u->id, &size); /* the blob was just put there */

@@ -7,7 +7,9 @@
  * there already.  A cut upload is kept and resumed: `Content-Range: bytes
  * 1000-1999/2000` continues at 1000; an empty PUT with `Content-Range: bytes
  * * /2000` (no space) asks for the state, and is answered 308 with `Range: bytes=0-999` or
- * none; or 201, if all bytes had come and only the commit was missing.  A piece that
+ * none; or 201, if all bytes had come and only the commit was missing.  Where they
+ * cannot be stored yet, the answer is 503 with the reason, they are kept, and the next
+ * question tries again.  A piece that
  * does not start where the last one ended is refused with 409; content that does
  * not match its name is refused with 422 `hash_mismatch`, and the bytes that had
  * arrived are dropped.  So they are where more comes than the ticket allows: 413, or
@@ -23,8 +25,7 @@
  * 422 if the store has other bytes.
  *
  * An answer of 503 with `Skerry-Store: wait`, which any client may get, is no failure: the
- * requested operation is under way, or bytes that came whole are kept until they can be stored,
- * which the next question tries.
+ * requested operation is under way.
  *
  * A client that sends `Skerry-Near: follow` may be redirected to another client that has the blob:
  * 307 with a `Location` there and `Skerry-Pin`, the hex pin of that client's key.  Such a pin in
@@ -68,7 +69,8 @@ struct blob_http_options {
     bool (*holds)(void *arg, uint64_t holder);
     /* Called after a PUT became durable (may be NULL); here: its bytes came through us. */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size, bool here);
-    /* Called when a PUT of this ticket's holder is refused for lack of room (may be NULL). */
+    /* Called when a PUT of this ticket's holder is answered 503 or 507, after which it tries again
+     * (may be NULL). */
     void (*on_full)(void *arg, uint64_t holder);
     /* Called when the answer to a GET begins; size: of the whole blob, also for ranges.  May be
      * NULL. */

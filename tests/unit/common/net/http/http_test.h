@@ -37,6 +37,7 @@ struct world {
     uint64_t others;     /* the user's token is that of USER_HOLDER and so many */
     struct http_stream *stream;
     unsigned stream_closed, stored, served, served_near;
+    unsigned full;              /* PUTs of TICKET_HOLDER that must come again */
     struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
     char near_asks[80];         /* what was asked last; "none" */
     unsigned near_asked;
@@ -141,6 +142,11 @@ static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size,
     ((struct world *)arg)->stored++;
 }
 
+static inline void on_full(void *arg, uint64_t holder)
+{
+    ((struct world *)arg)->full += holder == TICKET_HOLDER;
+}
+
 static inline void on_served(void *arg, const struct blob_id *id, uint64_t size,
                              enum blob_sender from)
 {
@@ -192,6 +198,7 @@ static inline struct world *start(bool tls)
                                    .may_get = may_get,
                                    .holds = holds,
                                    .on_stored = on_stored,
+                                   .on_full = on_full,
                                    .on_served = on_served,
                                    .neighbour = neighbour,
                                    .away_wait_ms = 30,
