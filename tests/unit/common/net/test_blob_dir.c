@@ -121,6 +121,24 @@ static void test_resume(void **state)
     end(&r);
 }
 
+/* A blob that becomes an upload again counts as written then. */
+static void test_reopened_stays(void **state)
+{
+    struct rig r;
+    struct blob_writer *w;
+    begin(&r);
+    const struct blob_id id = hello(&r);
+    char *path = blob_dir_file(r.dir, id.sha256);
+    age(path, 3600);
+    assert_int_equal(blob_dir_reopen(r.s, &id, &r.err), 0);
+    assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 900, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 5, &w, &r.err), 0);
+    assert_int_equal(w->size, 5);
+    w->ops->abort(w, false);
+    mem_free(path);
+    end(&r);
+}
+
 static void test_old_uploads_go(void **state)
 {
     struct rig r;
@@ -231,10 +249,10 @@ static void test_adopt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_resume),      cmocka_unit_test(test_old_uploads_go),
-        cmocka_unit_test(test_hide),        cmocka_unit_test(test_list_and_touch),
-        cmocka_unit_test(test_adopt),
+        cmocka_unit_test(test_put_and_get),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_resume),         cmocka_unit_test(test_reopened_stays),
+        cmocka_unit_test(test_old_uploads_go), cmocka_unit_test(test_hide),
+        cmocka_unit_test(test_list_and_touch), cmocka_unit_test(test_adopt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
