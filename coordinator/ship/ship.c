@@ -348,6 +348,11 @@ static int is_behind(struct ship *s, uint64_t seen, struct err *err)
         return rc;
     if (top > seen)
         return moved(err, s, "the log in the store lacks what this data dir has seen");
+    if (top == 0)
+        return err_set(err, -ERR_CONFIG,
+                       "the state of %s is gone from the store: bring it back, or, to send it "
+                       "anew, start once without --store-state and then with it",
+                       s->data_dir);
     return err_set(
         err, -ERR_CONFIG,
         "%s is newer than the state in the store, whose last entries are gone: bring the "
@@ -361,14 +366,17 @@ static int find_place(struct ship *s, struct store *store, struct store_noted *n
     struct s3_log_entry e;
     uint64_t top = 0;
     bool there = false, beyond = false, noted = false;
-    if (n->seq == 0) {
-        int rc = s3_log_top(&s->log, &top, err);
-        if (rc == 0 && top > 0)
-            rc = moved(err, s, "the store has the state of a coordinator already");
-        hash_random(n->owner, sizeof(n->owner));
+    int rc = n->seq == 0 || store_is_paused(n) ? s3_log_top(&s->log, &top, err) : 0;
+    if (rc < 0)
         return rc;
+    if (n->seq == 0 && top > 0)
+        return moved(err, s, "the store has the state of a coordinator already");
+    if (n->seq == 0 || (store_is_paused(n) && top == 0)) { /* nobody needs what was there */
+        *n = (struct store_noted){0};
+        hash_random(n->owner, sizeof(n->owner));
+        return 0;
     }
-    int rc = is_ours(s, n->seq, n, &there, &e, err);
+    rc = is_ours(s, n->seq, n, &there, &e, err);
     uint64_t seq = n->seq;
     if (rc == 0 && there) /* or the one before a start that failed, which came late */
         rc = store_was_noted(store, seq, e.hash, &noted, err);

@@ -363,16 +363,38 @@ static void without_the_flag(void **state)
     mem_free(dir);
 }
 
-/* Whoever has dropped the flag may remove the state from the bucket. */
+/* Whoever has dropped the flag may remove the state from the bucket, and take it up again. */
 static void without_the_flag_and_the_state(void **state)
 {
     struct rig *r = *state;
     assert_int_equal(own(r), 0);
+    commit(r, 8);
+    commit(r, 9);
     leave(r);
     for (size_t i = 0; i < FAKE_OBJECTS; i++)
         fake_drop(&r->f.objects[i]);
-    if (watch(r) < 0)
+    assert_int_equal(own(r), -ERR_CONFIG);
+    assert_non_null(strstr(r->err.msg, "start once without --store-state"));
+    leave(r);
+    for (int starts = 0; starts < 2; starts++) {
+        if (watch(r) < 0)
+            fail_msg("%s", r->err.msg);
+        leave(r);
+    }
+    r->o.store_state = true;
+    for (int64_t i = 1; i <= 2; i++) {
+        if (own(r) < 0)
+            fail_msg("%s", r->err.msg);
+        commit(r, i);
+        leave(r);
+    }
+    char *dir = in_dir(r, "elsewhere");
+    struct coordinator_options elsewhere = r->o;
+    struct restore_result result;
+    elsewhere.data_dir = dir;
+    if (restore_state(&elsewhere, &result, &r->err) < 0)
         fail_msg("%s", r->err.msg);
+    mem_free(dir);
 }
 
 /* Two coordinators could own a state there. */
