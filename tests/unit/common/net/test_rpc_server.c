@@ -119,7 +119,7 @@ static void test_handshake_patience(void **state)
     char byte;
     net_test_init(&w->t);
     struct rpc_server_options o = server_options(w);
-    o.handshake_ms = 300;
+    o.handshake_ms = 1000;
     o.max_strangers = 8;
     open_server(w, &o);
     for (unsigned i = 0; i < 4; i++) {
