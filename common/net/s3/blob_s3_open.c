@@ -101,7 +101,8 @@ static int add_cached(void *arg, const struct blob_id *id, const struct blob_sta
         atomic_fetch_add(&s->base.used_bytes, st->size - e->size);
         e->size = st->size;
     }
-    blob_s3_appear(s, e, st->size);
+    if (!e->here) /* else it counts as touched when it was stored */
+        blob_s3_appear(s, e, st->size);
     e->cached = true;
     blob_s3_used_now(s, e);
     blob_s3_settle(s, e);

@@ -278,7 +278,9 @@ static void test_ages(void **state)
     static const struct {
         const char *modified;
         int64_t least_s, most_s;
+        bool cached;
     } cases[] = {
+        {"2020-02-03T04:05:06.000Z", 12 * 3600, 13 * 3600, true},
         {"2020-02-03T04:05:06.000Z", 12 * 3600, 13 * 3600}, /* it may have been touched since */
         {"2999-02-03T04:05:06Z", 0, 3600},                  /* the store's clock is ahead */
         {"yesterday", 0, 3600},
@@ -294,7 +296,8 @@ static void test_ages(void **state)
         r->s->ops->close(r->s);
         r->s = NULL;
         char *cache = file_join(r->dir, "cache");
-        assert_int_equal(file_remove_tree(cache, NULL), 0);
+        if (!cases[i].cached)
+            assert_int_equal(file_remove_tree(cache, NULL), 0);
         fake_store_next(&r->f, "GET", FAKE_LATER, NULL); /* whose the prefix is */
         fake_store_next(&r->f, "GET", FAKE_REPLY, list);
         reopen(r);
