@@ -513,6 +513,15 @@ int file_disk_free(const char *path, uint64_t *ret, struct err *err)
     return 0;
 }
 
+int file_disk_size(const char *path, uint64_t *ret, struct err *err)
+{
+    struct statvfs vfs;
+    if (statvfs(path, &vfs) < 0)
+        return err_errno(err, "cannot ask for the size of the disk of %s", path);
+    *ret = (uint64_t)vfs.f_blocks * vfs.f_frsize;
+    return 0;
+}
+
 char *file_join(const char *dir, const char *name)
 {
     size_t n = strlen(dir);

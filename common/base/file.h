@@ -105,6 +105,8 @@ int file_remove_temps(const char *dir, struct err *err);
 int file_remove_tree(const char *path, struct err *err);
 /* Bytes free to us on the file system of `path`. */
 int file_disk_free(const char *path, uint64_t *ret, struct err *err);
+/* Bytes of that file system, free or not. */
+int file_disk_size(const char *path, uint64_t *ret, struct err *err);
 
 /* "dir/name", mem_free. */
 char *file_join(const char *dir, const char *name);

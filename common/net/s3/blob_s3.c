@@ -10,9 +10,6 @@
 
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
-#define TIDY_EACH_MS 60000u
-#define SPARE_BYTES (64ull << 20) /* left on the disk, for the database beside the cache */
-#define GIVEN_UP_S 900            /* an upload without writes for so long is given up */
 
 struct writer {
     struct blob_writer base; /* first */
@@ -34,188 +31,6 @@ static void lock(struct blob_s3 *s)
 static void unlock(struct blob_s3 *s)
 {
     pthread_mutex_unlock(&s->lock);
-}
-
-/* ---- objects; under the lock ---- */
-
-static int order(const void *a, const void *b)
-{
-    return memcmp(a, b, sizeof(struct blob_id));
-}
-
-struct blob_s3_object *blob_s3_find(struct blob_s3 *s, const struct blob_id *id)
-{
-    struct blob_s3_object *const *found =
-        (struct blob_s3_object *const *)tfind(id, &s->tree, order);
-    return found ? *found : NULL;
-}
-
-/* The same, or NULL if the object is hidden. */
-static struct blob_s3_object *find_here(struct blob_s3 *s, const struct blob_id *id)
-{
-    struct blob_s3_object *e = blob_s3_find(s, id);
-    return e && e->here ? e : NULL;
-}
-
-struct blob_s3_object *blob_s3_make(struct blob_s3 *s, const struct blob_id *id)
-{
-    struct blob_s3_object *e = blob_s3_find(s, id);
-    if (e)
-        return e;
-    e = mem_alloc(sizeof(*e));
-    e->id = *id;
-    list_init(&e->used);
-    list_init(&e->waits);
-    if (!tsearch(e, &s->tree, order))
-        abort(); /* as mem_alloc does */
-    return e;
-}
-
-static bool is_to_be_sent(const struct blob_s3_object *e)
-{
-    return e->here && (!e->stored || e->stale);
-}
-
-void blob_s3_settle(struct blob_s3 *s, struct blob_s3_object *e)
-{
-    const bool open = is_to_be_sent(e) || (!e->here && e->stored);
-    if (open && !e->busy && list_empty(&e->waits)) {
-        list_push(&s->work, &e->waits);
-        pthread_cond_broadcast(&s->changed);
-    }
-    if (open || e->here || e->busy || e->fetching || e->pins > 0)
-        return;
-    list_remove(&e->used);
-    list_remove(&e->waits);
-    (void)tdelete(e, &s->tree, order);
-    mem_free(e);
-}
-
-void blob_s3_used_now(struct blob_s3 *s, struct blob_s3_object *e)
-{
-    list_remove(&e->used);
-    list_push(&s->used, &e->used);
-}
-
-/* Lets a thread free hidden blobs, and uploads without writes since before_s. */
-static void tidy_soon(struct blob_s3 *s, int64_t before_s)
-{
-    s->to_tidy = true;
-    if (before_s > s->tidy_before_s)
-        s->tidy_before_s = before_s;
-    pthread_cond_broadcast(&s->changed);
-}
-
-void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e)
-{
-    if (e->cached) {
-        (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* the next start finds leftovers */
-        s->hidden_bytes += e->size;
-        tidy_soon(s, 0);
-    }
-    e->cached = false;
-    list_remove(&e->used);
-}
-
-void blob_s3_appear(struct blob_s3 *s, struct blob_s3_object *e, uint64_t size)
-{
-    e->touched_s = (int64_t)(clock_wall_ms() / 1000);
-    if (e->here)
-        return;
-    promises_drop(&s->promises, &e->id);
-    e->here = true;
-    e->size = size;
-    atomic_fetch_add(&s->base.used_bytes, size);
-    atomic_fetch_add(&s->base.count, 1);
-}
-
-static void vanish(struct blob_s3 *s, struct blob_s3_object *e)
-{
-    if (!e->here)
-        return;
-    e->here = false;
-    atomic_fetch_sub(&s->base.used_bytes, e->size);
-    atomic_fetch_sub(&s->base.count, 1);
-}
-
-int blob_s3_nothing(const struct blob_id *id, struct err *err)
-{
-    char hex[BLOB_HEX_MAX];
-    blob_id_hex(id, hex);
-    return err_set(err, -ERR_NOTFOUND, "there is no blob %s", hex);
-}
-
-/* Counts a blob that the directory has. */
-static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
-{
-    lock(s);
-    struct blob_s3_object *e = blob_s3_make(s, id);
-    blob_s3_appear(s, e, size);
-    e->cached = true;
-    blob_s3_used_now(s, e);
-    blob_s3_settle(s, e);
-    unlock(s);
-}
-
-/* ---- room in the directory ---- */
-
-/* Drops uploads that were given up, but only once in a while: clients that are refused ask
- * again and again. */
-static void drop_given_up(struct blob_s3 *s)
-{
-    const uint64_t now = clock_now_ms();
-    if (s->tidied_ms > 0 && now - s->tidied_ms < TIDY_EACH_MS)
-        return;
-    s->tidied_ms = now;
-    tidy_soon(s, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S);
-}
-
-/* Bytes free on the disk once what is hidden is gone. */
-static uint64_t disk_room(const struct blob_s3 *s)
-{
-    uint64_t room = 0;
-    return file_disk_free(s->cache_dir, &room, NULL) < 0 ? UINT64_MAX : room + s->hidden_bytes;
-}
-
-/* Evicts what it can for the cache's bound and the disk's; the disk refuses for itself. */
-static int make_room(struct blob_s3 *s, uint64_t need, uint64_t disk_need, struct err *err)
-{
-    uint64_t room = disk_room(s);
-    struct list *l = s->used.next;
-    while (l != &s->used &&
-           (s->cache->used_bytes + need > s->cache_max || room < disk_need + SPARE_BYTES)) {
-        struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
-        l = l->next;
-        if (e->pins > 0 || e->busy || e->fetching || is_to_be_sent(e))
-            continue;
-        room = room < UINT64_MAX - e->size ? room + e->size : UINT64_MAX;
-        blob_s3_uncache(s, e); /* it no longer counts, and another thread frees its bytes */
-    }
-    if (s->cache->used_bytes + need > s->cache_max || room < disk_need + SPARE_BYTES)
-        drop_given_up(s);
-    if (s->cache->used_bytes + need <= s->cache_max)
-        return 0;
-    return err_set(err, -EAGAIN,
-                   "the store's cache of %llu bytes is full of blobs that are in use or not sent "
-                   "yet: raise --store-cache, or look at the store's errors",
-                   (unsigned long long)s->cache_max);
-}
-
-static int make_room_locking(struct blob_s3 *s, uint64_t need, uint64_t disk_need, struct err *err)
-{
-    lock(s);
-    const int rc = make_room(s, need, disk_need, err);
-    unlock(s);
-    return rc;
-}
-
-int blob_s3_check_quota(const struct blob_s3 *s, uint64_t size, struct err *err)
-{
-    if (s->quota == 0 || s->base.used_bytes + size <= s->quota)
-        return 0;
-    return err_set(err, -ENOSPC,
-                   "the blob quota is used up: %llu of %llu bytes (raise it or remove old jobs)",
-                   (unsigned long long)s->base.used_bytes, (unsigned long long)s->quota);
 }
 
 /* ---- up and away: the store's own threads ---- */
@@ -296,19 +111,19 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
     struct err err = {0};
     int rc = -ERR_CANCELLED; /* nothing to do */
     e->busy = true;
-    if (is_to_be_sent(e)) {
+    if (blob_s3_is_to_be_sent(e)) {
         const bool stale = e->stale;
         e->stored = e->stale = false; /* no client goes there until it is sent */
         rc = send_up(s, &e->id, e->size, stale, &err);
         if (rc == -ERR_NOTFOUND && !blobstore_has(s->cache, &e->id, NULL)) {
             /* The directory was emptied from outside: the blob is lost. */
             log_warn("store", "a blob that waited to be sent is gone from the cache: %s", err.msg);
-            vanish(s, e);
+            blob_s3_vanish(s, e);
         }
         if ((rc == -ERR_HASH || rc == -EIO) && is_damaged(s, &e->id)) {
             log_warn("store", "a blob that waited to be sent is damaged in the cache, and lost: %s",
                      err.msg);
-            vanish(s, e);
+            blob_s3_vanish(s, e);
             blob_s3_uncache(s, e);
             rc = -ERR_NOTFOUND; /* no failure of the store */
         }
@@ -375,7 +190,7 @@ static int s3_stat(struct blobstore *base, const struct blob_id *id, struct blob
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    const struct blob_s3_object *e = find_here(s, id);
+    const struct blob_s3_object *e = blob_s3_find_here(s, id);
     if (e)
         *ret = (struct blob_stat){e->size, e->touched_s};
     unlock(s);
@@ -386,7 +201,7 @@ static int s3_touch(struct blobstore *base, const struct blob_id *id, struct err
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct blob_s3_object *e = find_here(s, id);
+    struct blob_s3_object *e = blob_s3_find_here(s, id);
     if (e)
         e->touched_s = (int64_t)(clock_wall_ms() / 1000);
     unlock(s);
@@ -400,7 +215,7 @@ static bool is_cached(struct blob_s3 *s, struct blob_s3_object *e)
         e->cached = false;
         list_remove(&e->used);
         if (!e->stored)
-            vanish(s, e);
+            blob_s3_vanish(s, e);
     }
     return e->cached;
 }
@@ -415,7 +230,7 @@ static int s3_open_blob(struct blobstore *base, const struct blob_id *id, int *r
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct blob_s3_object *e = find_here(s, id);
+    struct blob_s3_object *e = blob_s3_find_here(s, id);
     int rc;
     if (e && is_cached(s, e)) {
         rc = s->cache->ops->get(s->cache, id, ret_fd, ret_size, err);
@@ -485,7 +300,7 @@ static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
             blob_s3_uncache(s, e);
     } else if ((rc == -ERR_NOTFOUND || rc == -ERR_HASH) && e->stored && !e->busy && !e->cached) {
         e->stored = e->stale = rc == -ERR_HASH; /* another program changed the bucket */
-        vanish(s, e);
+        blob_s3_vanish(s, e);
     }
     pthread_cond_broadcast(&s->changed);
     return rc;
@@ -495,7 +310,7 @@ static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
 static int wait_for_fetch(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
     pthread_cond_wait(&s->changed, &s->lock);
-    const struct blob_s3_object *e = find_here(s, id);
+    const struct blob_s3_object *e = blob_s3_find_here(s, id);
     return e && !e->fetching && !e->cached
                ? err_set(err, -EAGAIN, "the blob could not be fetched from the store just now")
                : 0;
@@ -508,7 +323,7 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
     struct blob_s3_object *e;
     int rc = 0;
     lock(s);
-    while (rc == 0 && (e = find_here(s, id)) && !is_cached(s, e) && e->here) {
+    while (rc == 0 && (e = blob_s3_find_here(s, id)) && !is_cached(s, e) && e->here) {
         if (!wait)
             rc = elsewhere(err);
         else if (s->stopping)
@@ -519,7 +334,7 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
             blob_s3_settle(s, e);
     }
     if (rc == 0)
-        e = find_here(s, id);
+        e = blob_s3_find_here(s, id);
     if (rc == 0 && !e)
         rc = blob_s3_nothing(id, err);
     if (rc == 0)
@@ -555,11 +370,11 @@ static int s3_renew(struct blobstore *base, const struct blob_id *id, struct err
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct blob_s3_object *e = find_here(s, id);
+    struct blob_s3_object *e = blob_s3_find_here(s, id);
     int rc = 0;
     while (e && e->fetching) {
         (void)wait_for_fetch(s, id, NULL);
-        e = find_here(s, id);
+        e = blob_s3_find_here(s, id);
     }
     if (!e || !e->stored || e->stale)
         rc = blob_s3_nothing(id, err);
@@ -590,9 +405,9 @@ static int s3_hide(struct blobstore *base, const struct blob_id *id, struct err 
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct blob_s3_object *e = find_here(s, id);
+    struct blob_s3_object *e = blob_s3_find_here(s, id);
     if (e) {
-        vanish(s, e);
+        blob_s3_vanish(s, e);
         if (e->pins == 0)
             blob_s3_uncache(s, e);
         blob_s3_settle(s, e);
@@ -608,7 +423,7 @@ static int s3_remove(struct blobstore *base, const struct blob_id *id, struct er
     lock(s);
     struct blob_s3_object *e = blob_s3_find(s, id);
     if (e) {
-        vanish(s, e);
+        blob_s3_vanish(s, e);
         blob_s3_uncache(s, e);
         e->stale = e->stored || e->busy;
         blob_s3_settle(s, e);
@@ -666,6 +481,18 @@ static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct e
 
 /* ---- writing ---- */
 
+/* Counts a blob that the directory has. */
+static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
+{
+    lock(s);
+    struct blob_s3_object *e = blob_s3_make(s, id);
+    blob_s3_appear(s, e, size);
+    e->cached = true;
+    blob_s3_used_now(s, e);
+    blob_s3_settle(s, e);
+    unlock(s);
+}
+
 /* Enters a blob of the directory as present. */
 static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
                  struct err *err)
@@ -693,10 +520,24 @@ static int writer_write(struct blob_writer *base, const void *data, size_t len, 
 {
     struct writer *w = writer_of(base);
     int rc = w->to->ops->write(w->to, data, len, err);
-    if (rc == -ENOSPC && (rc = make_room_locking(w->s, len, len, err)) == 0 &&
-        (rc = w->to->ops->write(w->to, data, len, err)) == -ENOSPC && is_freeing(w->s))
-        rc = err_set(err, -EAGAIN, "the disk of the store's cache is full, and room is being made");
+    if (rc == -ENOSPC && (rc = blob_s3_make_room(w->s, len, len, err)) == 0) {
+        const bool freeing = is_freeing(w->s); /* else what made room is gone by now */
+        rc = w->to->ops->write(w->to, data, len, err);
+        if (rc == -ENOSPC && freeing)
+            rc = err_set(err, -EAGAIN,
+                         "the disk of the store's cache is full, and room is being made");
+    }
     base->size = w->to->size;
+    return rc;
+}
+
+/* Where writers wait for the store, one that has just refused is not asked by each of them. */
+static int check_pause(struct blob_s3 *s, struct err *err)
+{
+    lock(s);
+    const bool paused = s->enter && s->failures > 0 && clock_now_ms() < s->paused_until_ms;
+    const int rc = paused ? err_set(err, -EAGAIN, "%s", s->failure) : 0;
+    unlock(s);
     return rc;
 }
 
@@ -706,7 +547,9 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     struct blob_s3 *s = w->s;
     const struct blob_id id = w->id;
     const uint64_t size = w->to->size;
-    int rc = blob_s3_check_quota(s, size, err);
+    int rc = check_pause(s, err);
+    if (rc == 0)
+        rc = blob_s3_check_quota(s, size, err);
     if (rc < 0)
         w->to->ops->abort(w->to, true);
     else
@@ -735,13 +578,17 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
     const struct blob_s3_object *e = blob_s3_find(s, expect);
     if (e && e->entering)
         rc = err_set(err, -EBUSY, "the blob is on its way to the store");
-    else
-        rc = make_room(s, max_bytes, max_bytes, err);
     unlock(s);
     if (rc == 0)
         rc = s->cache->ops->put(s->cache, expect, max_bytes, &to, err);
     if (rc < 0)
         return rc;
+    const uint64_t left = max_bytes - to->size; /* what came before has its room */
+    rc = blob_s3_make_room(s, left, left, err);
+    if (rc < 0) {
+        to->ops->abort(to, true);
+        return rc;
+    }
     struct writer *w = mem_alloc(sizeof(*w));
     *w = (struct writer){.base = {&ops, to->size}, .to = to, .s = s, .id = *expect};
     *ret = &w->base;
@@ -754,7 +601,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
     struct blob_s3 *s = store_of(base);
     int rc = blob_s3_check_quota(s, size, err);
     if (rc == 0)
-        rc = make_room_locking(s, size, 0, err); /* the file is on the disk already */
+        rc = blob_s3_make_room(s, size, 0, err); /* the file is on the disk already */
     if (rc == 0)
         rc = s->cache->ops->adopt(s->cache, path, id, size, err);
     if (rc == 0)
@@ -771,8 +618,8 @@ static uint64_t waiting(const struct blob_s3 *s, uint64_t *ret_bytes)
     *ret_bytes = 0;
     for (const struct list *l = s->used.next; l != &s->used; l = l->next) {
         const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
-        n += is_to_be_sent(e);
-        *ret_bytes += is_to_be_sent(e) ? e->size : 0;
+        n += blob_s3_is_to_be_sent(e);
+        *ret_bytes += blob_s3_is_to_be_sent(e) ? e->size : 0;
     }
     return n;
 }

@@ -11,7 +11,8 @@
  *
  * The directory is bounded: blobs that the store has and nobody holds by `local` make room, the
  * longest unused first; those not yet in the store stay.  They also go while the disk has less than
- * 64 MiB beside what is to be written.  If nothing can make room, put, adopt and local fail with
+ * a spare beside what is to be written, where evicting helps: a sixteenth of the disk, 1 to 16 GiB,
+ * and no more than half.  If nothing can make room, put, adopt and local fail with
  * -EAGAIN and a sentence, and write with -ENOSPC where it is the disk that is full.
  *
  * All names are kept in memory.  They are listed once, at the start, and then count as touched when

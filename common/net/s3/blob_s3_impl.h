@@ -42,6 +42,7 @@ struct blob_s3 {
     int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
                  struct err *err);
     uint64_t quota, cache_max;
+    uint64_t spare_bytes; /* left on the disk, for what is beside the cache */
     pthread_t threads[BLOB_S3_THREADS];
     unsigned n_threads;
     pthread_mutex_t lock; /* guards all below, and all objects */
@@ -79,15 +80,19 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
 /* ---- under the lock ---- */
 
 struct blob_s3_object *blob_s3_find(struct blob_s3 *s, const struct blob_id *id); /* or NULL */
-/* The same, or a new one; blob_s3_settle() frees it if it stays unused. */
+/* The same, or NULL if the object is hidden. */
+struct blob_s3_object *blob_s3_find_here(struct blob_s3 *s, const struct blob_id *id);
+/* The object of blob_s3_find(), or a new one; blob_s3_settle() frees it if it stays unused. */
 struct blob_s3_object *blob_s3_make(struct blob_s3 *s, const struct blob_id *id);
 /* To be called after each change of e: queues it if there is work, frees it if it is not needed. */
 void blob_s3_settle(struct blob_s3 *s, struct blob_s3_object *e);
 void blob_s3_appear(struct blob_s3 *s, struct blob_s3_object *e, uint64_t size);
+void blob_s3_vanish(struct blob_s3 *s, struct blob_s3_object *e);
 /* The directory has e, as the most recently used. */
 void blob_s3_used_now(struct blob_s3 *s, struct blob_s3_object *e);
 /* Removes e from the directory. */
 void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e);
+bool blob_s3_is_to_be_sent(const struct blob_s3_object *e);
 /* -ENOSPC: size bytes more exceed the quota. */
 int blob_s3_check_quota(const struct blob_s3 *s, uint64_t size, struct err *err);
 /* Notes the outcome of our last request to the store. */
@@ -95,6 +100,9 @@ void blob_s3_note(struct blob_s3 *s, int rc, const struct err *err);
 
 /* ---- without it ---- */
 
+/* Evicts blobs until the cache may hold need bytes more and the disk has disk_need, as far as that
+ * is possible.  -EAGAIN: the cache cannot. */
+int blob_s3_make_room(struct blob_s3 *s, uint64_t need, uint64_t disk_need, struct err *err);
 int blob_s3_nothing(const struct blob_id *id, struct err *err); /* -ERR_NOTFOUND */
 /* The blob's key in the bucket; mem_free it. */
 char *blob_s3_key(const struct blob_s3 *s, const struct blob_id *id);

@@ -1,7 +1,10 @@
+#include "common/base/file.h"
 #include "common/net/blob_dir.h"
 #include "common/net/s3/blob_s3_impl.h"
 
 #define TOUCHED_MAX_S (12 * 3600) /* at a start: it may have been touched since it was stored */
+#define SPARE_MIN ((uint64_t)1 << 30)
+#define SPARE_MAX ((uint64_t)16 << 30)
 
 static bool is_loopback(const char *endpoint)
 {
@@ -109,6 +112,16 @@ static int add_cached(void *arg, const struct blob_id *id, const struct blob_sta
     return 0;
 }
 
+/* What the cache leaves of its disk: copies of the database and an audit's files need some. */
+static uint64_t spare_of(const char *dir)
+{
+    uint64_t size = 0, spare;
+    if (file_disk_size(dir, &size, NULL) < 0)
+        return SPARE_MIN;
+    spare = size / 16 < SPARE_MIN ? SPARE_MIN : size / 16 > SPARE_MAX ? SPARE_MAX : size / 16;
+    return spare < size / 2 ? spare : size / 2;
+}
+
 static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct err *err)
 {
     struct s3_options c = o->s3;
@@ -130,6 +143,7 @@ static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct e
         rc = blob_dir_open(o->cache_dir, o->cache_bytes, &s->cache, err);
     if (rc == 0)
         rc = s->cache->ops->list(s->cache, add_cached, s, err);
+    s->spare_bytes = spare_of(o->cache_dir);
     if (rc == 0)
         rc = blob_s3_begin(s, err);
     mem_free(prefix);

@@ -41,6 +41,9 @@ static void reads_and_writes(void **state)
     FAILS(file_write_atomic("/nonexistent/f", "", 0, 0644, err), "/nonexistent/f");
     OK(file_disk_free(dir, &n, err));
     assert_true(n > 0);
+    const uint64_t room = n;
+    OK(file_disk_size(dir, &n, err));
+    assert_true(n >= room);
     OK(file_remove(path, err));
     OK(file_remove(path, err));
     mem_free(path);
