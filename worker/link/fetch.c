@@ -82,9 +82,12 @@ static void end(struct fetch *f)
     loop_defer(f->env.loop, finish, f);
 }
 
-static void fail(struct fetch *f, int code, const char *detail)
+/* it: what failed; NULL: nothing of it alone. */
+static void fail(struct fetch *f, const struct item *it, int code, const char *detail)
 {
     if (f->code == 0) {
+        if (it && it->need != SIZE_MAX && f->what.ret_blob_failed)
+            *f->what.ret_blob_failed = true;
         f->code = code;
         str_copy(f->detail, sizeof(f->detail), detail);
     }
@@ -137,7 +140,7 @@ static void on_done(void *arg, const struct xfer_result *r)
                            what);
         else
             (void)err_wrap(&err, "fetching %s", what);
-        fail(f, code, err.msg);
+        fail(f, it, code, err.msg);
         return;
     }
     f->finished++;
@@ -228,7 +231,7 @@ static void pump(struct fetch *f)
             return; /* the next completion continues */
         if (rc < 0) {
             (void)err_wrap(&err, "fetching %s", item_name(f, it));
-            fail(f, rc, err.msg);
+            fail(f, it, rc, err.msg);
             return;
         }
         f->started++;
@@ -254,7 +257,7 @@ struct fetch *fetch_start(const struct fetch_env *env, const struct fetch_what *
     struct err err = {0};
     int rc = cache_reserve(env->cache, bytes, &err);
     if (rc < 0)
-        fail(f, rc, err.msg);
+        fail(f, NULL, rc, err.msg);
     else
         pump(f);
     return f;
@@ -265,5 +268,5 @@ void fetch_cancel(struct fetch *f)
     if (!f)
         return;
     f->done = NULL;
-    fail(f, -ERR_CANCELLED, "cancelled");
+    fail(f, NULL, -ERR_CANCELLED, "cancelled");
 }

@@ -34,6 +34,7 @@ struct fetch_what {
     const struct work_need *needs; /* the missing ones are fetched */
     size_t n;
     const char *source_url, *source_path; /* an archive from outside, and its file; or NULL */
+    bool *ret_blob_failed;                /* set when it is a blob that fails; or NULL */
     struct progress *progress;            /* gets the progress; or NULL */
 };
 

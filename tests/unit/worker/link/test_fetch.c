@@ -17,6 +17,7 @@ static struct {
     unsigned calls;
     int code;
     char detail[1024];
+    bool blob_failed;
 } told;
 
 static void on_done(void *arg, int code, const char *detail)
@@ -29,8 +30,11 @@ static void on_done(void *arg, int code, const char *detail)
 static struct fetch *begin(size_t n, const char *source)
 {
     const struct fetch_env env = {.cache = cache, .token = &token, .source_max_bytes = 99};
-    const struct fetch_what what = {
-        .needs = needs, .n = n, .source_url = source, .source_path = "/tmp/source"};
+    const struct fetch_what what = {.needs = needs,
+                                    .n = n,
+                                    .source_url = source,
+                                    .source_path = "/tmp/source",
+                                    .ret_blob_failed = &told.blob_failed};
     return fetch_start(&env, &what, on_done, NULL);
 }
 
@@ -165,10 +169,17 @@ static void an_archive_from_outside(void **state)
     end_with(0, -ERR_NOTFOUND, "404");
     turn();
     assert_string_equal(told.detail, "fetching the source archive: 404");
+    assert_false(told.blob_failed);
     (void)begin(1, NULL);
     assert_false(line.at[1].public_only); /* the coordinator may be anywhere */
     arrive(1);
     turn();
+    assert_false(told.blob_failed);
+    (void)begin(1, "https://example.org/x.tar");
+    end_with(2, -ERR_AUTH, "403");
+    turn();
+    assert_string_equal(told.detail, "fetching blob 0: 403");
+    assert_true(told.blob_failed);
 }
 
 /* Files go on the compute thread, since to remove them may take long, and once at a time. */
