@@ -9,6 +9,7 @@
 #include "worker/engine/engine.h"
 #include "worker/kinds/kinds.h"
 #include "worker/engine/residual.h"
+#include "worker/forget.h"
 #include "worker/link/uplink.h"
 #include "worker/link/upload.h"
 #include "worker/order/modules.h"
@@ -16,7 +17,6 @@
 #include "worker/outcome.h"
 #include "worker/pulse.h"
 #include "worker/vitals.h"
-#include "worker/workdir.h"
 
 #define ASSIGN_WAIT_MS 25000
 #define ASSIGN_DEADLINE_MS (ASSIGN_WAIT_MS + 10000)
@@ -27,6 +27,7 @@
 #define NOTICE_KEEP_MS 30000 /* kept of the remaining time for saving, sending and leaving */
 #define JOBS_MAX 256
 #define SENDS_AGAIN_MAX 3
+#define SAVE_TIMES 6 /* writing a large checkpoint to a slow disk takes many times opt.hung_ms */
 
 struct agent {
     struct agent_options opt;
@@ -46,16 +47,16 @@ struct agent {
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
-    unsigned sent_again;  /* times that its result was sent again, because files were missing */
-    uint64_t moving_ms;   /* since when the task has waited for transfers of its blobs */
-    uint64_t over_before; /* jobs with smaller numbers are over */
-    size_t n_going;       /* but so many */
-    uint64_t free_ns;     /* since when there was no task; 0: there was none yet */
+    unsigned sent_again; /* times that its result was sent again, because files were missing */
+    uint64_t moving_ms;  /* since when the task has waited for transfers of its blobs */
+    struct forget over;  /* jobs */
+    uint64_t free_ns;    /* since when there was no task; 0: there was none yet */
 
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
     uint32_t retry_ms; /* the next AGENT_DO_TIMER's */
     struct loop_timer *retry, *late, *notice, *hung;
+    uint64_t signs; /* of the task's trainer, when `hung` was started */
     struct log_change waiting;
     struct err fatal; /* why this process cannot go on; code 0: it can go on */
     char leave_reason[256], notice_reason[256];
@@ -66,7 +67,8 @@ struct agent {
     const Skerry__V1__Task *given;
     int code; /* the failure */
     const char *detail;
-    bool sending; /* the upload failed */
+    bool sending;     /* the upload failed */
+    bool blob_failed; /* one of the coordinator, not the source outside */
 
     struct pulse pulse;
 };
@@ -160,6 +162,13 @@ static void settle_verdict(struct agent *a, const Skerry__V1__Applied *v)
     settle(a, &word);
 }
 
+/* From here on the compute thread has ms milliseconds to answer. */
+static void await_answer(struct agent *a, uint64_t ms)
+{
+    a->signs = progress_signs(&a->w->progress);
+    loop_timer_start(a->hung, ms, 0);
+}
+
 static int plan_work(void *arg)
 {
     struct job *j = arg;
@@ -230,6 +239,7 @@ static void save_done(void *arg, int rc)
     struct agent *a = ((struct job *)arg)->a;
     (void)rc; /* engine_after reports its own failures */
     mem_free(arg);
+    loop_timer_stop(a->hung);
     news(a, AGENT_SAVED);
 }
 
@@ -238,43 +248,6 @@ static void save_done(void *arg, int rc)
 static void do_timer(struct agent *a)
 {
     loop_timer_start(a->retry, a->retry_ms, 0);
-}
-
-struct forgetting {
-    const char *state_dir;
-    uint64_t before;
-    size_t n_going;
-    uint64_t going[];
-};
-
-static int forget_work(void *arg)
-{
-    const struct forgetting *f = arg;
-    workdir_forget(f->state_dir, f->before, f->going, f->n_going);
-    return 0;
-}
-
-static void forget_done(void *arg, int rc)
-{
-    mem_free(arg);
-}
-
-/* Removes what is kept of jobs that are over.  Each that ends is one less that goes on, or others
- * have begun. */
-static void forget_jobs(struct agent *a, const Skerry__V1__AssignReply *m)
-{
-    /* An earlier release tells only of those before the first that goes on. */
-    const uint64_t before = m->over_before > 0 ? m->over_before : m->ended_before;
-    if (before == a->over_before && m->n_going == a->n_going)
-        return;
-    a->over_before = before;
-    a->n_going = m->n_going;
-    struct forgetting *f = mem_alloc(sizeof(*f) + m->n_going * sizeof(f->going[0]));
-    *f = (struct forgetting){a->opt.engine->state_dir, before, m->n_going};
-    for (size_t i = 0; i < m->n_going; i++)
-        f->going[i] = m->going[i];
-    if (pool_submit(a->compute, forget_work, forget_done, f) < 0)
-        mem_free(f); /* it is tried again when the next job ends */
 }
 
 static void on_assign_reply(void *arg, const struct rpc_result *r)
@@ -300,7 +273,7 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
     const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
     for (size_t i = 0; heard && i < reply->n_applied; i++)
         settle_verdict(a, reply->applied[i]);
-    forget_jobs(a, reply);
+    forget_jobs(&a->over, a->compute, a->opt.engine->state_dir, reply);
     /* The coordinator answers at once if it has files to announce, however long the poll. */
     const bool hinted =
         early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);
@@ -348,6 +321,7 @@ static void do_ask(struct agent *a)
 
 static void do_plan(struct agent *a)
 {
+    a->blob_failed = false;
     progress_activity(&a->w->progress, "looking for blobs");
     submit_step(a, plan_work, plan_done);
 }
@@ -403,6 +377,7 @@ static void do_fetch(struct agent *a)
         .n = a->w->n_needs,
         .source_url = a->w->source_path ? a->w->task->ingest->url : NULL,
         .source_path = a->w->source_path,
+        .ret_blob_failed = &a->blob_failed,
         .progress = &a->w->progress,
     };
     times_take(&a->w->times, TIMES_PLANNED);
@@ -426,7 +401,9 @@ static void do_whole(struct agent *a)
 
 static void do_save(struct agent *a)
 {
-    if (!submit(a, save_work, save_done))
+    if (submit(a, save_work, save_done))
+        await_answer(a, (uint64_t)a->opt.hung_ms * SAVE_TIMES);
+    else
         news(a, AGENT_SAVED); /* there is nothing to save */
 }
 
@@ -484,7 +461,8 @@ static void do_fail(struct agent *a)
     struct err err = {0};
     const int disk = outcome_own(a->code) ? 0 : outcome_try_disk(a->opt.tmp_dir, &err);
     a->failure.code = outcome_blame(a->code, disk, a->sending);
-    a->failure.retryable = outcome_retryable(a->code, a->w && a->w->source_path && !a->sending);
+    a->failure.retryable =
+        outcome_retryable(a->code, a->w && a->w->source_path && !a->blob_failed && !a->sending);
     str_copy(a->failure.reason, sizeof(a->failure.reason), a->detail);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, a->detail);
     if (a->code == -ERR_DEVICE)
@@ -583,7 +561,7 @@ static void stop_work(struct agent *a, enum work_stop why)
     atomic_store(&a->w->stop, why);
     uplink_interrupt(a->uplink);
     if (decide_agent_computes(&a->core))
-        loop_timer_start(a->hung, a->opt.hung_ms, 0);
+        await_answer(a, a->opt.hung_ms);
 }
 
 static void do_revoke(struct agent *a)
@@ -708,8 +686,15 @@ static void on_retry(void *arg)
 static void on_hung(void *arg)
 {
     struct agent *a = arg;
-    (void)err_set(&a->fatal, -ERR_DEVICE, "the device hangs: task=%" PRIu64 " does not stop",
-                  a->task_id);
+    const bool stays = a->core.leave == AGENT_STAYS;
+    /* A trainer that is made ready for the next task goes on; and a result is sent first. */
+    if ((a->w && progress_signs(&a->w->progress) != a->signs) ||
+        (a->core.saving && a->core.state != AGENT_SAVING && stays)) {
+        await_answer(a, a->opt.hung_ms);
+        return;
+    }
+    (void)err_set(&a->fatal, -ERR_DEVICE, "the device hangs: task=%" PRIu64 " does not %s",
+                  a->task_id, a->core.saving ? "save its state" : "stop");
     news(a, AGENT_HUNG);
 }
 
@@ -838,17 +823,25 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     return 0;
 }
 
-void agent_free(struct agent *a)
+bool agent_stop(struct agent *a)
 {
     if (!a)
-        return;
+        return true;
     a->core.leave = AGENT_ENDED;
     stop_work(a, WORK_LEAVING);
     do_drop(a);
     if (a->early)
         (void)early_take(a->early, NULL);
-    if (a->compute)
-        pool_free(a->compute); /* its last answers see this and end the task */
+    return !a->core.hung && !(a->vitals && vitals_late(a->vitals)) &&
+           pool_stop(a->compute, a->opt.hung_ms);
+}
+
+void agent_free(struct agent *a)
+{
+    if (!a)
+        return;
+    (void)agent_stop(a);
+    pool_free(a->compute); /* its last answers see this and end the task */
     early_free(a->early);
     uplink_close(a->uplink);
     session_close(a->session);
@@ -859,11 +852,6 @@ void agent_free(struct agent *a)
     loop_timer_free(a->hung);
     work_free(a->w);
     mem_free(a);
-}
-
-bool agent_hangs(const struct agent *a)
-{
-    return a && (a->core.hung || (a->vitals && vitals_late(a->vitals)));
 }
 
 void agent_leave(struct agent *a, const char *reason, uint32_t send_ms)

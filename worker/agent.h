@@ -19,8 +19,9 @@ struct agent_options {
     struct fetch_env env; /* loop, transfers, cache, token; kept until agent_free */
     struct engine *engine;
     struct modules *modules;
-    const char *tmp_dir;            /* kept */
-    uint32_t hung_ms;               /* a task that has not stopped in that time hangs */
+    const char *tmp_dir; /* kept */
+    uint32_t hung_ms;    /* a task that has not stopped in that time hangs, unless its trainer gives
+                            signs */
     struct session_options session; /* the agent fills the callbacks and arg */
     void *arg;
     /* The agent has left: code 0 on request or when drained; negative when it cannot
@@ -29,12 +30,12 @@ struct agent_options {
 };
 
 int agent_new(const struct agent_options *o, struct agent **ret, struct err *err);
+/* Ends the work, and waits for the compute thread, for at most hung_ms.  False: agent_free would
+ * wait for ever, since a thread of the agent sits in a call of a driver that does not return.  Only
+ * the end of the process, or execve, ends that thread.  Accepts NULL. */
+bool agent_stop(struct agent *a);
 /* Waits for the compute thread and for a reading of the devices.  Accepts NULL. */
 void agent_free(struct agent *a);
-
-/* Whether agent_free would wait for ever: a thread of the agent sits in a call of a driver that
- * does not return.  Only the end of the process, or execve, ends that thread.  Accepts NULL. */
-bool agent_hangs(const struct agent *a);
 
 /* Leaves: on_end follows.  First it sends a result under way and a snapshot for the next worker, if
  * that takes no longer than send_ms. */

@@ -74,7 +74,7 @@ static void say_bye(struct agent_core *c, struct agent_decision *d)
 
 static void end_if_done(struct agent_core *c, struct agent_decision *d)
 {
-    if (c->leave != AGENT_HEARD || c->saving || (is_in(c, COMPUTES) && !c->hung))
+    if (c->leave != AGENT_HEARD || (!c->hung && (c->saving || is_in(c, COMPUTES))))
         return;
     c->leave = AGENT_ENDED;
     d->actions |= AGENT_DO_END;
@@ -171,7 +171,7 @@ static void on_any(struct agent_core *c, const struct agent_event *ev, struct ag
         end_if_done(c, d);
         break;
     case AGENT_HUNG:
-        c->hung |= is_in(c, COMPUTES);
+        c->hung |= c->saving || is_in(c, COMPUTES);
         if (c->hung && stays)
             leave_now(c, d, NULL);
         end_if_done(c, d);

@@ -75,7 +75,7 @@ enum agent_news {
     AGENT_LEAVE,
     AGENT_LATE, /* the time for sending a result is over */
     AGENT_GOODBYE,
-    AGENT_HUNG, /* the compute thread was told to stop long ago, and has not answered */
+    AGENT_HUNG, /* the compute thread has not answered for long to a stop, or saves for long */
     AGENT_NEWS,
 };
 

@@ -31,6 +31,7 @@
 #include "worker/workdir.h"
 
 #define THREADS_MAX 1024
+#define TOKEN_FILE "SKERRY_TOKEN_FILE" /* set for the next process: a file that is gone */
 #define IMAGE_CACHE_BYTES (256u << 20)
 #define CACHE_MIN_BYTES (256u << 20)
 #define PRICE_MAX 1e6            /* see JoinRequest.price_per_hour */
@@ -125,7 +126,7 @@ static const char exit_codes[] =
     "  2  wrong command line\n"
     "  3  refused by the coordinator (wrong or revoked token or key)\n"
     "  4  there is no such device, or it failed, and 3 restarts in 10 minutes\n"
-    "     did not bring it back\n";
+    "     (in 3 hours where it hangs) did not bring it back\n";
 
 static const struct options defaults = {.device = "auto",
                                         .log_level = "info",
@@ -225,6 +226,8 @@ static int pass_token(const struct daemon *d, char **args, int argc, struct err 
     const char *given = d->opt.join;
     if (is_file(given) && access(given + (given[0] == '@'), R_OK) == 0)
         return 0;
+    if (is_file(given)) /* a new address may be written there later */
+        (void)setenv(TOKEN_FILE, given, 1);
     int rc = token_format(&d->token, text, err);
     if (rc < 0)
         return rc;
@@ -256,7 +259,7 @@ static void start_again(const struct daemon *d, int argc, char **argv)
         args[argc + 1] = (char *)(uintptr_t)d->opened;
     }
     if (pass_token(d, args, argc, &err) == 0)
-        (void)restart_self(args, &err);
+        (void)restart_self(args, d->hangs, &err);
     log_error("workerd", "%s", err.msg);
     mem_free(args);
 }
@@ -373,8 +376,10 @@ static uint32_t hung_ms(void)
 {
 #ifdef SKERRY_FAULTS
     const char *text = getenv("SKERRY_FAULT_HUNG_MS");
-    if (text)
-        return (uint32_t)atoi(text);
+    const int ms = text ? atoi(text) : 0;
+    (void)unsetenv("SKERRY_FAULT_HUNG_MS"); /* not for the next process */
+    if (ms > 0)
+        return (uint32_t)ms;
 #endif
     return HUNG_MS;
 }
@@ -407,7 +412,7 @@ static int open_agent(struct daemon *d, struct err *err)
         .hung_ms = hung_ms(),
         .session = {.loop = d->loop,
                     .token = &d->token,
-                    .token_file = is_file(d->opt.join) ? d->opt.join : NULL,
+                    .token_file = is_file(d->opt.join) ? d->opt.join : getenv(TOKEN_FILE),
                     .also = d->opt.also,
                     .keys = d->dir.keys,
                     .name = d->name,
@@ -463,7 +468,7 @@ static int start(struct daemon *d, struct err *err)
 
 static void stop(struct daemon *d)
 {
-    d->hangs = agent_hangs(d->agent);
+    d->hangs = !agent_stop(d->agent);
     if (d->hangs) /* the thread may still use all that would be freed */
         return;
     spot_close(d->spot);

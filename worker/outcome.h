@@ -36,8 +36,8 @@ int outcome_blame(int code, int disk, bool uploading);
 /* Writes and removes a small file: 0, or why the work directory does not take it. */
 int outcome_try_disk(const char *tmp_dir, struct err *err);
 
-/* Whether another worker, or this one later, may succeed.  ingest: a source outside was read,
- * and another try would read the same, or be refused again. */
+/* Whether another worker, or this one later, may succeed.  ingest: a source outside was asked or
+ * read, and another try would read the same, or be refused again. */
 bool outcome_retryable(int code, bool ingest);
 
 #endif

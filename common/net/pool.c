@@ -1,10 +1,14 @@
 #include "common/net/pool.h"
 
+#include "common/base/clock.h"
 #include "common/base/list.h"
 #include "common/net/loop.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+
+#define STOP_LOOK_MS 5
 
 struct job {
     struct list link;
@@ -79,12 +83,17 @@ static void pool_closed(uv_handle_t *h)
     mem_free(p);
 }
 
-static void join_all(struct pool *p)
+static void begin_stop(struct pool *p)
 {
     pthread_mutex_lock(&p->lock);
     atomic_store(&p->stopping, true);
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
+}
+
+static void join_all(struct pool *p)
+{
+    begin_stop(p);
     for (unsigned i = 0; i < p->threads; i++)
         pthread_join(p->ids[i], NULL);
     p->threads = 0;
@@ -148,6 +157,24 @@ unsigned pool_pending(const struct pool *p)
 bool pool_stopping(const struct pool *p)
 {
     return atomic_load(&p->stopping);
+}
+
+bool pool_stop(struct pool *p, uint32_t ms)
+{
+    if (!p)
+        return true;
+    ASSERT_LOOP_THREAD(p->loop);
+    const uint64_t until = clock_now_ms() + ms;
+    begin_stop(p);
+    while (p->threads > 0) {
+        if (pthread_tryjoin_np(p->ids[p->threads - 1], NULL) == 0)
+            p->threads--;
+        else if (clock_now_ms() < until)
+            (void)poll(NULL, 0, STOP_LOOK_MS);
+        else
+            break;
+    }
+    return p->threads == 0;
 }
 
 void pool_free(struct pool *p)

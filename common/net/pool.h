@@ -28,8 +28,12 @@ int pool_submit(struct pool *pool, pool_work_fn work, pool_done_fn done, void *a
 /* Jobs submitted and not yet done. [loop] */
 unsigned pool_pending(const struct pool *pool);
 
-/* True once pool_free() has begun: long jobs poll it and return early. [any] */
+/* True once pool_stop() or pool_free() has begun: long jobs poll it and return early. [any] */
 bool pool_stopping(const struct pool *pool);
+
+/* Begins to free it: waits for running jobs, for at most so many milliseconds.  False: one goes on,
+ * for which pool_free() would wait.  Only pool_free() may follow. [loop] */
+bool pool_stop(struct pool *pool, uint32_t ms);
 
 /* Waits for running jobs, answers the rest with -ERR_CANCELLED, joins the
  * threads.  All done callbacks have been called when it returns. [loop] */

@@ -85,6 +85,17 @@ def test_a_token_file_may_be_removed_once_the_worker_is_up(swarm, tmp_path):
     assert swarm.log("a").count("starting again, as the device failed") == 2
 
 
+def test_a_device_that_hangs_does_not_keep_a_worker_that_ends(swarm):
+    process = swarm.worker("a", "--allow-trainers", bin=FAULTY,
+                           env={"SKERRY_FAULT_DEVICE": "hang30", "SKERRY_FAULT_HUNG_MS": "3000"})
+    swarm.submit(**JOB)
+    wait_until(lambda: "hangs on purpose" in swarm.log("a"), 60, "its device to hang")
+    process.send_signal(2)
+    wait_until(lambda: "leaving: interrupted" in swarm.log("a"), 20, "it to leave")
+    process.send_signal(2)
+    assert process.wait(20) == 0
+
+
 def test_a_device_that_does_not_come_back_is_left_out(swarm):
     """The worker goes on with the other device, in the middle of its phase, and counts every sample once."""
     broken(swarm, "a", "900,lost", "--device", "cpu,cpu")

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "coordinator/http/http_answer.c": "test_http_api.c, test_http_command.c",
     "common/net/blobstore.c": "a table: test_blob_dir.c, test_blob_s3.c",
     "common/net/net_fault.c": "test_rpc_client.c; test builds alone have it",
+    "worker/forget.c": "test_agent.c",
     "worker/engine/encoders.c": "test_replica_encoders.c",
     "worker/engine/forward.c": "test_work_eval.c",
     "worker/engine/task_experts.c": "test_mixture.c",

@@ -52,6 +52,14 @@ void progress_sign(struct progress *p)
     pthread_mutex_unlock(&p->lock);
 }
 
+uint64_t progress_signs(struct progress *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const uint64_t signs = p->view.told.signs;
+    pthread_mutex_unlock(&p->lock);
+    return signs;
+}
+
 /* The mean of those that are not NaN. */
 static double mean_of(double a, double b)
 {

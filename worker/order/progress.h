@@ -72,6 +72,7 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total);
 
 /* A user's trainer is at work, though it has reported no step. */
 void progress_sign(struct progress *p);
+uint64_t progress_signs(struct progress *p); /* so far */
 
 /* Model FLOP/s of the phase so far, and the peak of matrix products on its devices (0: unknown). */
 void progress_rates(struct progress *p, double flops, double peak_flops);

@@ -85,6 +85,7 @@ static const struct {
     {AGENT_SAVING, AGENT_SAVED, AGENT_ASKING, DO(FINISH) | DO(ASK)},
     {AGENT_SAVING, AGENT_DRAIN, AGENT_SAVING, 0},
     {AGENT_SAVING, AGENT_LEAVE, AGENT_SAVING, DO(LEAVE) | DO(LATE)},
+    {AGENT_SAVING, AGENT_HUNG, AGENT_SAVING, GO_NOW},
 };
 
 static struct agent_decision tell(struct agent_core *c, enum agent_news news)
@@ -325,6 +326,10 @@ static void hung_leaves_without_an_answer(void **state)
     assert_int_equal(tell(&c, AGENT_LEAVE).actions, GO_NOW);
     assert_int_equal(tell(&c, AGENT_GOODBYE).actions, 0);
     assert_int_equal(tell(&c, AGENT_HUNG).actions, DO(END));
+
+    c = (struct agent_core){.state = AGENT_SAVING, .saving = true};
+    assert_int_equal(tell(&c, AGENT_HUNG).actions, GO_NOW);
+    assert_int_equal(tell(&c, AGENT_GOODBYE).actions, DO(END));
 }
 
 /* In every situation there can be: nothing is begun that should not be. */
