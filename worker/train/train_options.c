@@ -53,11 +53,6 @@ bool train_has_estimate(const struct train_options *o, uint64_t step)
     return rng_at_uniform(o->seed, STREAM_ESTIMATE, step) < (float)o->self_condition;
 }
 
-static double warming_up(const struct train_options *o, double s)
-{
-    return o->lr * (s + 1) / (double)o->warmup;
-}
-
 /* The rate at `s` of `n`, when it is no longer below `warmup`. */
 static double scheduled(const struct train_options *o, double s, double n, double warmup)
 {
@@ -81,14 +76,14 @@ double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
 {
     const double s = (double)step, warmup = (double)o->warmup;
     if (s < warmup)
-        return warming_up(o, s);
+        return o->lr * (s + 1) / warmup;
     return total == 0 ? o->lr : scheduled(o, s, (double)total, warmup);
 }
 
 double train_lr_timed(const struct train_options *o, uint64_t step, double done)
 {
-    const double s = (double)step;
-    return s < (double)o->warmup ? warming_up(o, s) : scheduled(o, done, 1, 0);
+    const double s = (double)step, warmup = (double)o->warmup;
+    return scheduled(o, done, 1, 0) * (s < warmup ? (s + 1) / warmup : 1);
 }
 
 #define SHARE_VALUES 64 /* a share begins at a multiple of so many values */

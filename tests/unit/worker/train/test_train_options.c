@@ -35,7 +35,7 @@ static void lr(void **state)
         double done, lr;
     } timed[] = {
         {JOB_SCHEDULE_CONSTANT, 9, 0.99, 2.0}, {JOB_SCHEDULE_COSINE, 4, 0.5, 1.1},
-        {JOB_SCHEDULE_COSINE, 900, 1, 0.2},    {JOB_SCHEDULE_DECAY, 1, 0.9, 1.0},
+        {JOB_SCHEDULE_COSINE, 900, 1, 0.2},    {JOB_SCHEDULE_DECAY, 1, 0.9, 0.4},
         {JOB_SCHEDULE_DECAY, 9, 0.75, 2.0},    {JOB_SCHEDULE_DECAY, 9, 0.9, 0.8},
         {JOB_SCHEDULE_DECAY, 9, 1, 0.0},
     };
