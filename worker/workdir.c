@@ -131,19 +131,39 @@ static void prune_state(const struct workdir *w)
     file_names_release(&names);
 }
 
-/* Removes what is kept for coordinators that this worker has not joined for long.  A folder's own
- * time says when it was last used: its files are made there, and renamed. */
+/* When a folder of state for another coordinator was last used, which its own time says: its files
+ * are made there, and renamed; 0: it is none of ours. */
+static time_t used(const struct workdir *w, const char *name)
+{
+    struct stat st;
+    char *path = file_join(w->dir, name);
+    const char *hex = name + (sizeof("state-") - 1);
+    const bool ours = str_starts(name, "state-") && strlen(hex) == 16 &&
+                      strspn(hex, "0123456789abcdef") == 16 && stat(path, &st) == 0 &&
+                      S_ISDIR(st.st_mode);
+    mem_free(path);
+    return ours ? st.st_mtime : 0;
+}
+
+/* Removes what is kept for coordinators that were not joined for long before the last one was: as
+ * in prune_state, the clock alone says little. */
 static void prune_others(const struct workdir *w)
 {
     struct file_names names;
     const char *own = strrchr(w->state, '/') + 1;
+    const time_t now = time(NULL);
+    time_t last = 0;
     if (file_list(w->dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
-        struct stat st;
+        const time_t at = used(w, names.items[i]);
+        last = at > last && at <= now ? at : last;
+    }
+    for (size_t i = 0; i < names.n; i++) {
+        const time_t at = used(w, names.items[i]);
         char *path = file_join(w->dir, names.items[i]);
-        if (str_starts(names.items[i], "state-") && strcmp(names.items[i], own) != 0 &&
-            stat(path, &st) == 0 && st.st_mtime < time(NULL) - WORKDIR_STATE_DAYS * 24 * 3600) {
+        if (at != 0 && strcmp(names.items[i], own) != 0 &&
+            at < last - WORKDIR_STATE_DAYS * 24 * 3600) {
             log_info("workdir", "removing %s: its coordinator was not joined for %d days", path,
                      WORKDIR_STATE_DAYS);
             (void)file_remove_tree(path, NULL); /* it is tried again at the next start */

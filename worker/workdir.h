@@ -22,7 +22,7 @@
 
 #define WORKDIR_DEFAULTS_MAX 256
 /* State files that are so much older than the newest one are removed at the start, and the state
- * for a coordinator that was not joined for so long. */
+ * for a coordinator that was not joined for so long before the last one was. */
 #define WORKDIR_STATE_DAYS 14
 
 /* An open work dir: its paths and its identity. */

@@ -167,6 +167,31 @@ static bool another_stays(const char *name, int days)
     return there;
 }
 
+/* The clock may have jumped; and only what looks like ours is. */
+static void only_state_that_others_outlived_is_pruned(void **state)
+{
+    static const char *const folders[] = {"state-ab00000000000000", "state-00000000000000aa",
+                                          "state-backup"};
+    (void)state;
+    struct workdir w;
+    char *dir = str_printf("%s/jumped/", top);
+    put(dir, "identity", "x", 1);
+    for (size_t i = 0; i < COUNT(folders); i++) {
+        char *folder = in(dir, folders[i]);
+        OK(file_mkdirs(folder, 0700, err));
+        touch(folder, time(NULL) - (i == 2 ? 9999 : 1000 + (int)i) * 86400);
+        mem_free(folder);
+    }
+    OK(workdir_open(dir, cluster, &w, err));
+    for (size_t i = 0; i < COUNT(folders); i++) {
+        char *folder = in(dir, folders[i]);
+        assert_true(file_is_dir(folder));
+        mem_free(folder);
+    }
+    workdir_close(&w);
+    mem_free(dir);
+}
+
 static void state_of_past_coordinators_is_pruned(void **state)
 {
     (void)state;
@@ -299,6 +324,7 @@ int main(void)
         cmocka_unit_test(old_state_is_pruned),
         cmocka_unit_test(the_last_state_stays),
         cmocka_unit_test(state_of_past_coordinators_is_pruned),
+        cmocka_unit_test(only_state_that_others_outlived_is_pruned),
         cmocka_unit_test(ended_jobs_leave_nothing),
         cmocka_unit_test(a_loss_of_power_takes_what_was_not_flushed),
         cmocka_unit_test(a_killed_process_loses_nothing),
