@@ -28,7 +28,8 @@
 /* The last measured use of a session. */
 struct watch {
     uint64_t looked_ms, cpu_ms, weighed_ms;
-    bool busy; /* it was busy between the last two looks */
+    uint64_t may_bytes; /* as large its processes' sum can become before it is weighed anew */
+    bool busy;          /* it was busy between the last two looks */
 };
 
 struct external {
@@ -93,8 +94,11 @@ static int check_use(struct process *p, uint64_t most, struct watch *w, struct e
     w->busy = w->looked_ms && more && now.cpu_ms - w->cpu_ms >= passed_ms / BUSY_PART;
     w->looked_ms = now_ms;
     w->cpu_ms = now.cpu_ms;
-    if (most > 0 && now.bytes > most && now_ms - w->weighed_ms >= WEIGH_EVERY_MS) {
+    if (most > 0 && now.bytes > most &&
+        (now.bytes > w->may_bytes || now_ms - w->weighed_ms >= WEIGH_EVERY_MS)) {
+        const uint64_t sum = now.bytes;
         now.bytes = process_memory(p);
+        w->may_bytes = sum + (now.bytes < most ? most - now.bytes : 0);
         w->weighed_ms = now_ms;
         too_much = now.bytes > most;
     }
