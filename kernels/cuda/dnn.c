@@ -6,6 +6,7 @@ enum {
     /* Enough for pictures of 17 shapes, in groups of four sizes, with 19 convolutions each. */
     PLANS = 2048,
     ALIGN = 256,
+    CALLS_APART = 256,
     /* Before it the caller had to clear the sum of dq; 9.10.0 and .1 are known to be wrong. */
     OLDEST = 90600,
     WRONG_FROM = 91000,
@@ -20,6 +21,7 @@ struct entry {
     struct dnn_plan plan;
     char why[160];  /* it is declined; "" for a plan */
     bool unplanned; /* there is no plan yet, or there was no memory for one */
+    int wait;       /* unplanned: so many calls until planning, which takes long, is tried again */
 };
 
 struct dnn {
@@ -106,6 +108,7 @@ static void plan(struct dnn *a, struct entry *e)
     int rc = e->call.kind == DNN_SDPA ? sdpa_plan_make(&to, &e->call.shape.sdpa, &e->plan, &err)
                                       : conv_plan_make(&to, &e->call.shape.conv, &e->plan, &err);
     e->unplanned = rc == -ENOMEM;
+    e->wait = CALLS_APART;
     snprintf(e->why, sizeof e->why, "%.159s", rc < 0 ? err.msg : "");
     (void)cudaGetLastError(); /* an engine that could not be loaded is no error of ours */
 }
@@ -158,7 +161,7 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
         e->call = *call;
         e->unplanned = true;
     }
-    if (e->unplanned && !s->st->recording)
+    if (e->unplanned && !s->st->recording && --e->wait < 0)
         plan(a, e);
     if (call->kind == DNN_SDPA || s->st->recording)
         e->used = HELD;
