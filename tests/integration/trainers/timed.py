@@ -1,4 +1,4 @@
-"""A trainer of phases bounded by time: it says what the schedule gives it at each step."""
+"""A trainer of phases bounded by time: it says when each step was, and what the schedule gives it."""
 import json
 import os
 import time
@@ -9,9 +9,9 @@ import skerry
 
 with skerry.join({"weight": np.zeros(4, np.float32)}) as island:
     for phase in island.phases():
-        told = []
+        told, begun = [], time.monotonic()
         while phase.more:
-            told.append(phase.lr_scale)
+            told.append((time.monotonic() - begun, phase.lr_scale))
             time.sleep(0.02)
             phase.step(loss=1.0, samples=1)
         with open(f"{os.environ['LOG']}/{phase.round}.json", "w", encoding="utf-8") as f:
