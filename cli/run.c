@@ -214,9 +214,6 @@ static int check_apart(const struct job_file *job, const char *out, struct err *
                    out, job->data_path);
 }
 
-static const char *const samples[] = {"samples.png", "sample.txt"};
-enum { SAMPLES = sizeof samples / sizeof *samples };
-
 static int collect(struct run *run, uint64_t id, const char *out, bool done, struct err *err)
 {
     struct cli *cli = run->cli;
@@ -227,36 +224,39 @@ static int collect(struct run *run, uint64_t id, const char *out, bool done, str
     mem_free(model);
     if (rc < 0)
         return rc;
-    run->swarm.keep = false;
-    rc = artifacts_samples(cli, id, out, err);
-    if (rc == -ERR_NOTFOUND) {
+    swarm_saved(&run->swarm);
+    rc = artifacts_metrics(cli, id, out, err);
+    if (rc == 0)
+        rc = artifacts_report(cli, id, out, err);
+    if (rc == 0 && (rc = artifacts_samples(cli, id, out, err)) == -ERR_NOTFOUND) {
         if (done && !run->swarm.trainers)
             fprintf(stderr, "skerry: %s\n", err->msg);
-        rc = 0; /* the other results do not need it; not all trainers draw */
+        rc = 0; /* not all trainers draw */
     }
-    if (rc == 0)
-        rc = artifacts_metrics(cli, id, out, err);
-    if (rc == 0 && done && run->strategies)
-        rc = draw_strategies(run, id, out, err);
-    return rc < 0 ? rc : artifacts_report(cli, id, out, err);
+    return rc == 0 && done && run->strategies ? draw_strategies(run, id, out, err) : rc;
 }
 
-/* Saves what a run that ends early has trained, apart from the results of one that was done. */
+/* Saves what a run that ends early has trained, apart from the results of one that was done, in
+ * place of those of an earlier one that ended early. */
 static void save_unfinished(struct run *run, uint64_t id, const char *out)
 {
-    char *folder = file_join(out, "unfinished");
+    char *folder = file_join(out, "unfinished"), *part = file_join(out, ".unfinished");
     struct err err = {0};
-    for (size_t i = 0; i < SAMPLES; i++) { /* of an earlier run; this one may have drawn nothing */
-        char *path = file_join(folder, samples[i]);
-        (void)file_remove(path, NULL);
-        mem_free(path);
-    }
     (void)signal(SIGHUP, SIG_IGN); /* a terminal that closes may say so twice */
     cli_interrupted = 0;           /* another Ctrl-C ends this, too */
-    if (collect(run, id, folder, false, &err) == 0)
+    int rc = file_remove_tree(part, &err);
+    if (rc == 0)
+        rc = collect(run, id, part, false, &err);
+    if (run->swarm.keep)
+        (void)file_remove_tree(part, NULL);
+    else if (file_remove_tree(folder, rc < 0 ? NULL : &err) < 0 ||
+             file_move(part, folder, rc < 0 ? NULL : &err) < 0)
+        rc = rc < 0 ? rc : err.code;
+    if (rc == 0)
         fprintf(stderr, "skerry: what was trained is in %s\n", folder);
     else
         (void)cli_fail(&err);
+    mem_free(part);
     mem_free(folder);
 }
 
@@ -354,7 +354,8 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 
 static void print_results(const struct run *run, const struct job_spec *spec, const char *out)
 {
-    for (size_t i = 0; i < SAMPLES; i++) /* not every trainer draws */
+    static const char *const samples[] = {"samples.png", "sample.txt"};
+    for (size_t i = 0; i < 2; i++) /* not every trainer draws */
         if (is_new(run, out, samples[i]))
             printf("samples   %s/%s\n", out, samples[i]);
     printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n", out, out);

@@ -19,7 +19,8 @@
 #define LOG_LINE_MAX 2048 /* as common/base/log.c has it */
 #define HOW_MAX 1024
 #define WHY_MAX 1024          /* as of an error's sentence, in which it is told */
-#define UNTRAINED "untrained" /* in the state, made first: nothing is lost with it */
+#define UNTRAINED "untrained" /* in the state, made first and last: nothing is lost with it */
+#define ASIDE_MAX 9           /* states that were moved aside */
 #define FULL_BYTES (1u << 20) /* with less left, that is why nothing was written */
 #define DEATHS_MAX 16         /* workers that die more often than this do not die by chance */
 
@@ -228,38 +229,46 @@ static const char *how_to_save(const char *state, char out[HOW_MAX])
     return out;
 }
 
-/* Makes the folder of the daemons' state, and moves aside one that has what an earlier run trained
- * and did not save. */
+/* Moves what an earlier run trained and did not save out of the way. */
+static int move_aside(const char *state, const char *data, struct err *err)
+{
+    struct file_lock lock;
+    char *aside = str_printf("%s-unsaved", state), how[HOW_MAX];
+    for (int n = 2; file_exists(aside) && n <= ASIDE_MAX; n++) {
+        mem_free(aside);
+        aside = str_printf("%s-unsaved-%d", state, n);
+    }
+    int rc = file_lock_dir(data, "lock", &lock, err);
+    if (rc == 0) {
+        file_unlock(&lock);
+        rc = file_exists(aside) ? err_set(err, -EEXIST, "%s is there, too", aside)
+                                : file_move(state, aside, err);
+    }
+    moving_clear();
+    if (rc == 0)
+        fprintf(stderr, "skerry: what an earlier run trained and did not save is in %s now; %s\n",
+                aside, how_to_save(aside, how));
+    else
+        (void)err_wrap(err,
+                       "%s has what an earlier run trained and did not save: move it, or give "
+                       "another folder with --out",
+                       state);
+    mem_free(aside);
+    return rc;
+}
+
+/* Makes the folder of the daemons' state, marked as one that may go. */
 static int make_state(const char *state, struct err *err)
 {
-    char *mark = file_join(state, UNTRAINED), *data = file_join(state, "coordinator"),
-         *aside = str_printf("%s-unsaved", state), how[HOW_MAX];
-    int rc = 0;
-    if (!file_exists(data) || file_exists(mark)) {
-        rc = file_remove_tree(state, err);
-    } else {
-        const bool older = file_exists(aside);
-        rc = file_remove_tree(aside, err);
-        if (rc == 0)
-            rc = file_move(state, aside, err);
-        moving_clear();
-        if (rc == 0)
-            fprintf(stderr, "skerry: what an earlier run trained and did not save is in %s%s; %s\n",
-                    aside, older ? " now, and what was there before is gone" : " now",
-                    how_to_save(aside, how));
-        else
-            (void)err_wrap(err,
-                           "%s has what an earlier run trained and did not save: move it, or give "
-                           "another folder with --out",
-                           state);
-    }
+    char *mark = file_join(state, UNTRAINED), *data = file_join(state, "coordinator");
+    int rc = file_exists(data) && !file_exists(mark) ? move_aside(state, data, err)
+                                                     : file_remove_tree(state, err);
     if (rc == 0)
         rc = file_mkdirs(state, 0700, err);
     if (rc == 0)
         rc = file_write_atomic(mark, "", 0, 0600, err);
     if (rc == 0)
         rc = file_mkdirs(data, 0700, err);
-    mem_free(aside);
     mem_free(data);
     mem_free(mark);
     return rc;
@@ -435,6 +444,14 @@ void swarm_keep(struct swarm *s)
     (void)file_remove(mark, NULL); /* which needs no room on a disk that is full */
     mem_free(mark);
     s->keep = true;
+}
+
+void swarm_saved(struct swarm *s)
+{
+    char *mark = file_join(s->state, UNTRAINED);
+    (void)file_write_atomic(mark, "", 0, 0600, NULL); /* without it the next run keeps too much */
+    mem_free(mark);
+    s->keep = false;
 }
 
 /* Of a state that is kept the workers' caches can go. */

@@ -34,8 +34,9 @@ struct swarm {
 };
 
 /* Starts the coordinator and waits until it answers.  `dir` must exist; makes
- * dir/.swarm and dir/logs.  What an earlier one was to keep is moved to dir/.swarm-unsaved, with a
- * line on stderr.  -EBUSY where another one is at work there. */
+ * dir/.swarm and dir/logs.  What an earlier one was to keep is moved to dir/.swarm-unsaved, or
+ * .swarm-unsaved-2 and so on, with a line on stderr.  -EBUSY where another one is at work there, or
+ * a coordinator that was started on what was kept. */
 int swarm_start(struct swarm *s, const char *dir, struct err *err);
 int swarm_add_worker(struct swarm *s, struct err *err);
 /* SIGKILLs worker i (of those that live, modulo their number) and starts another in
@@ -44,9 +45,10 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err);
 /* Reaps children.  A worker that died is replaced, with a line on stderr; a
  * dead coordinator, or workers that keep dying, is an error that names the log. */
 int swarm_check(struct swarm *s, struct err *err);
-/* From now on the coordinator's state must outlive this swarm, whatever ends it, unless `keep` is
- * false again at swarm_stop(). */
+/* From now on the coordinator's state must outlive this swarm, whatever ends it, until it is saved.
+ */
 void swarm_keep(struct swarm *s);
+void swarm_saved(struct swarm *s);
 /* Ends all children (SIGTERM, then SIGKILL) and removes the state, or says on stderr how to export
  * the model from what is kept of it; the logs stay. */
 void swarm_stop(struct swarm *s);

@@ -219,7 +219,7 @@ static bool has(const char *name, const char *text)
 }
 
 /* What was to be kept outlives the swarm but for the workers' caches, and the next one moves it
- * aside, in place of what one before it has left. */
+ * aside, unless a coordinator is at work there. */
 static void test_kept(void **state)
 {
     struct swarm s = {0};
@@ -238,10 +238,21 @@ static void test_kept(void **state)
     begin(&s); /* nothing was left */
     assert_true(has(".swarm-unsaved/coordinator/db", "first"));
     end_with(&s, "second");
+    struct file_lock lock;
+    char *data = file_join(dir, ".swarm/coordinator");
+    assert_int_equal(file_lock_dir(data, "lock", &lock, &err), 0);
+    assert_int_equal(swarm_start(&s, dir, &err), -EBUSY);
+    swarm_stop(&s);
+    assert_true(has(".swarm/coordinator/db", "second"));
+    file_unlock(&lock);
+    mem_free(data);
     begin(&s);
-    assert_true(has(".swarm-unsaved/coordinator/db", "second"));
+    assert_true(has(".swarm-unsaved/coordinator/db", "first"));
+    assert_true(has(".swarm-unsaved-2/coordinator/db", "second"));
     swarm_keep(&s);
-    s.keep = false; /* it was saved */
+    assert_false(is_there(".swarm/untrained"));
+    swarm_saved(&s);
+    assert_true(is_there(".swarm/untrained"));
     swarm_stop(&s);
     assert_false(is_there(".swarm"));
     begin(&s);
