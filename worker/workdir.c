@@ -146,7 +146,7 @@ static time_t used(const struct workdir *w, const char *name)
 }
 
 /* Removes what is kept for coordinators that were not joined for long before the last one was: as
- * in prune_state, the clock alone says little. */
+ * in prune_state, the clock alone says little.  Before this start has touched its own folder. */
 static void prune_others(const struct workdir *w)
 {
     struct file_names names;
@@ -267,6 +267,7 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.state = str_printf("%s/state-%.16s", w.dir, hash_hex(cluster_id, 16, hex));
     w.held = file_join(w.state, "held");
     make_room(&w);
+    prune_others(&w);
     rc = file_mkdirs(w.state, 0700, err); /* first, since it marks the directory as ours */
     if (rc == 0)
         rc = file_remove_temps(w.state, err);
@@ -279,7 +280,6 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
         return rc;
     }
     prune_state(&w); /* before anything is written there */
-    prune_others(&w);
     if ((rc = begin_boot(&w, err)) < 0) {
         workdir_close(&w);
         return rc;

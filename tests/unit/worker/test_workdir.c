@@ -152,6 +152,9 @@ static bool another_stays(const char *name, int days)
     put(dir, "state-00000000000000aa/trainer-7/x", "x", 1);
     put(dir, "identity", "x", 1);
     touch(folder, time(NULL) - days * 86400);
+    OK(workdir_open(dir, cluster, &w, err)); /* the first one here knows only the clock */
+    assert_true(file_is_dir(folder));
+    workdir_close(&w);
     OK(workdir_open(dir, cluster, &w, err));
     const bool there = file_is_dir(folder);
     workdir_close(&w);
