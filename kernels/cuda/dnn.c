@@ -6,7 +6,6 @@ enum {
     /* Enough for pictures of 17 shapes, in groups of four sizes, with 19 convolutions each. */
     PLANS = 2048,
     ALIGN = 256,
-    CALLS_APART = 256,
     /* Before it the caller had to clear the sum of dq; 9.10.0 and .1 are known to be wrong. */
     OLDEST = 90600,
     WRONG_FROM = 91000,
@@ -21,7 +20,7 @@ struct entry {
     struct dnn_plan plan;
     char why[160];  /* it is declined; "" for a plan */
     bool unplanned; /* there is no plan yet, or there was no memory for one */
-    int wait;       /* unplanned: so many calls until planning, which takes long, is tried again */
+    unsigned calls; /* while unplanned, outside of recordings */
 };
 
 struct dnn {
@@ -108,7 +107,6 @@ static void plan(struct dnn *a, struct entry *e)
     int rc = e->call.kind == DNN_SDPA ? sdpa_plan_make(&to, &e->call.shape.sdpa, &e->plan, &err)
                                       : conv_plan_make(&to, &e->call.shape.conv, &e->plan, &err);
     e->unplanned = rc == -ENOMEM;
-    e->wait = CALLS_APART;
     snprintf(e->why, sizeof e->why, "%.159s", rc < 0 ? err.msg : "");
     (void)cudaGetLastError(); /* an engine that could not be loaded is no error of ours */
 }
@@ -161,7 +159,9 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
         e->call = *call;
         e->unplanned = true;
     }
-    if (e->unplanned && !s->st->recording && --e->wait < 0)
+    /* At the first, second, fourth .. call: often before a step is recorded, and rarely later, since
+     * planning takes up to a second. */
+    if (e->unplanned && !s->st->recording && (++e->calls & (e->calls - 1)) == 0)
         plan(a, e);
     if (call->kind == DNN_SDPA || s->st->recording)
         e->used = HELD;
