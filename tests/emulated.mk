@@ -130,7 +130,7 @@ $(EMU)/driver/libcuda.so.1: tests/gpu/emulate/cuda_driver.c $(EMU)/driver_names.
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=gnu11 -w -fPIC -shared -o $@ $^ -ldl
 $(EMU)/dnn_plans: tests/gpu/emulate/dnn_plans.c $(addprefix $(O)/kernels/cuda/lib/,dnn_graph.o sdpa_graph.o conv_graph.o lib.o) \
   $(call lib,common/base)
-	$(call say,LD)gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_common/base) -lm -ldl
+	$(call say,LD)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_common/base) -lm -ldl
 
 check-cudnn: $(if $(CUDNN),$(if $(DRIVER_STUB),$(EMU)/dnn_plans $(EMU)/driver/libcuda.so.1)) ## the installed cuDNN plans our graphs for a described H200 (needs nvcc, cuDNN, no card)
 ifneq ($(and $(CUDNN),$(DRIVER_STUB)),)

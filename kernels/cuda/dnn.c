@@ -161,7 +161,8 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
     }
     /* At the first, second, fourth .. call: often before a step is recorded, and rarely later, since
      * planning takes up to a second. */
-    if (e->unplanned && !s->st->recording && (++e->calls & (e->calls - 1)) == 0)
+    const unsigned calls = e->unplanned && !s->st->recording ? ++e->calls : 0;
+    if (calls > 0 && (calls & (calls - 1)) == 0)
         plan(a, e);
     if (call->kind == DNN_SDPA || s->st->recording)
         e->used = HELD;
