@@ -4,7 +4,6 @@
 #include "coordinator/job/query.h"
 
 #define HOUR_MS 3600000.0
-#define BUDGET_LEAST 1e-9 /* 0 would be no bound */
 
 /* Milliseconds since the worker's time was last charged.  For a worker that was loaded only the
  * wall clock knows. */
@@ -98,7 +97,7 @@ void cost_forget(struct coordinator *co, const struct job *j)
     if (t == NULL || t->budget <= 0 || cost <= 0)
         return;
     struct token_rec *edit = access_edit(&co->state, t->id);
-    edit->budget = fmax(edit->budget - cost, BUDGET_LEAST);
+    edit->budget = fmax(edit->budget - cost, COST_BUDGET_LEAST);
 }
 
 void cost_of(const struct coordinator *co, const struct job *j, struct cost *ret)

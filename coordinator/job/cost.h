@@ -10,7 +10,8 @@
 
 #include "coordinator/state/core.h"
 
-#define COST_PRICE_MAX 1e6 /* dollars an hour */
+#define COST_PRICE_MAX 1e6     /* dollars an hour */
+#define COST_BUDGET_LEAST 1e-9 /* of a token whose budget is spent: 0 would be no bound */
 
 /* The worker has joined and costs `price` an hour from now on; called before it is WORKER_HERE.  An
  * invalid price counts as none. */

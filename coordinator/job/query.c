@@ -1,6 +1,7 @@
 #include "coordinator/job/query.h"
 
 #include "coordinator/decide/schedule.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/shards.h"
 
 #include "common/base/clock.h"
@@ -223,7 +224,7 @@ const char *query_withheld(const struct state *s, const struct job *j)
         return "is of a job that a person has paused: `skerry resume JOB` lets it go on";
     if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
         return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
-    if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) >= t->budget)
+    if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) + COST_BUDGET_LEAST >= t->budget)
         return "is of a job of a token whose budget is spent: `skerry tokens --change NAME "
                "--budget` raises it";
     return NULL;

@@ -182,6 +182,8 @@ static void of_a_token(void **state)
     j->cost.work = 1e6;
     cost_forget(co, j);
     assert_true(access_token(&co->state, id)->budget > 0); /* 0 would be no bound */
+    memset(&j->cost, 0, sizeof(j->cost));
+    assert_non_null(query_withheld(&co->state, j)); /* nor does another job begin on it */
 }
 
 static void prices(void **state)
