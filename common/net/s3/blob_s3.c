@@ -516,6 +516,11 @@ static bool is_freeing(struct blob_s3 *s)
     return is;
 }
 
+static int still_full(struct err *err)
+{
+    return err_set(err, -EAGAIN, "the disk of the store's cache is full, and room is being made");
+}
+
 static int writer_write(struct blob_writer *base, const void *data, size_t len, struct err *err)
 {
     struct writer *w = writer_of(base);
@@ -523,9 +528,7 @@ static int writer_write(struct blob_writer *base, const void *data, size_t len, 
     if (rc == -ENOSPC && (rc = blob_s3_make_room(w->s, len, len, err)) == 0) {
         const bool freeing = is_freeing(w->s); /* else what made room is gone by now */
         rc = w->to->ops->write(w->to, data, len, err);
-        if (rc == -ENOSPC && freeing)
-            rc = err_set(err, -EAGAIN,
-                         "the disk of the store's cache is full, and room is being made");
+        rc = rc == -ENOSPC && freeing ? still_full(err) : rc;
     }
     base->size = w->to->size;
     return rc;
@@ -567,6 +570,19 @@ static void writer_abort(struct blob_writer *base, bool keep)
     mem_free(w);
 }
 
+/* A new file may need a block that only eviction frees. */
+static int begin_upload(struct blob_s3 *s, const struct blob_id *expect, uint64_t max_bytes,
+                        struct blob_writer **ret, struct err *err)
+{
+    int rc = s->cache->ops->put(s->cache, expect, max_bytes, ret, err);
+    if (rc == -ENOSPC && (rc = blob_s3_make_room(s, max_bytes, max_bytes, err)) == 0) {
+        const bool freeing = is_freeing(s);
+        rc = s->cache->ops->put(s->cache, expect, max_bytes, ret, err);
+        rc = rc == -ENOSPC && freeing ? still_full(err) : rc;
+    }
+    return rc;
+}
+
 static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t max_bytes,
                     struct blob_writer **ret, struct err *err)
 {
@@ -580,7 +596,7 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
         rc = err_set(err, -EBUSY, "the blob is on its way to the store");
     unlock(s);
     if (rc == 0)
-        rc = s->cache->ops->put(s->cache, expect, max_bytes, &to, err);
+        rc = begin_upload(s, expect, max_bytes, &to, err);
     if (rc < 0)
         return rc;
     const uint64_t left = max_bytes - to->size; /* what came before has its room */

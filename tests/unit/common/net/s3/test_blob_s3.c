@@ -8,9 +8,11 @@
 #define SPARE (1ull << 30)
 
 static _Atomic uint64_t disk_free = 1ull << 32;
+static _Atomic bool full; /* no new file on the disk until its free room is asked for */
 
 int statvfs(const char *path, struct statvfs *ret)
 {
+    full = false;
     *ret = (struct statvfs){
         .f_bsize = 1, .f_frsize = 1, .f_blocks = 1ull << 33, .f_bavail = disk_free};
     return 0;
@@ -36,6 +38,19 @@ ssize_t read(int fd, void *ret, size_t n)
 ssize_t pread(int fd, void *ret, size_t n, off_t at)
 {
     return reads(fd) ? syscall(SYS_pread64, fd, ret, n, at) : -1;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    const mode_t mode = (flags & O_CREAT) ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    if (full && (flags & O_CREAT) && strstr(path, ".part")) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 static int count(void *arg, const struct blob_id *id, const struct blob_stat *st)
@@ -277,6 +292,9 @@ static void test_small_disk(void **state)
     assert_int_equal(local(r, &a, true), 0); /* it has just the room */
     assert_false(is_far(r, &b));
     let_go(r, &a);
+    full = true; /* too full for the file's name */
+    (void)put_and_send(r, 3);
+    assert_true(is_far(r, &a));
     disk_free = 1ull << 32;
 }
 
