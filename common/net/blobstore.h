@@ -46,6 +46,7 @@ struct blob_health {
     uint64_t bytes_in, bytes_out;    /* between us and the store */
     uint64_t waiting, waiting_bytes; /* blobs not yet sent to it */
     uint64_t cache_bytes, cache_max_bytes;
+    uint64_t evictable_bytes; /* of the cache's: what makes room for others */
     bool sums; /* it reports the hashes of others' uploads, so we need not fetch and hash them */
     int64_t failing_since_unix_ms; /* 0: its last answer was good */
     char error[256];               /* its error, or why there was no answer */

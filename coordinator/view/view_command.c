@@ -321,10 +321,10 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
         return co->blobs->ops->touch(co->blobs, &id, err);
     if ((rc = file_disk_free(co->opt.data_dir, &room, err)) < 0)
         return rc;
-    if (co->blobs->ops->health) { /* a cache makes room, but for what waits for the store */
+    if (co->blobs->ops->health) { /* a cache makes room */
         struct blob_health h;
         co->blobs->ops->health(co->blobs, &h);
-        room += h.cache_bytes - (h.waiting_bytes < h.cache_bytes ? h.waiting_bytes : h.cache_bytes);
+        room += h.evictable_bytes;
     }
     if (room < size || room - size < SPARE_BYTES)
         return err_set(err, -ENOSPC,

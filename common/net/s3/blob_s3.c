@@ -657,6 +657,7 @@ static void s3_health_of(struct blobstore *base, struct blob_health *ret)
     lock(s);
     ret->sums = s->sums;
     ret->waiting = waiting(s, &ret->waiting_bytes);
+    ret->evictable_bytes = blob_s3_evictable_bytes(s);
     unlock(s);
 }
 

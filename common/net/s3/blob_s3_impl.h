@@ -92,6 +92,8 @@ void blob_s3_vanish(struct blob_s3 *s, struct blob_s3_object *e);
 void blob_s3_used_now(struct blob_s3 *s, struct blob_s3_object *e);
 /* Removes e from the directory. */
 void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e);
+/* The bytes of the blobs that blob_s3_make_room() may evict now. */
+uint64_t blob_s3_evictable_bytes(const struct blob_s3 *s);
 bool blob_s3_is_to_be_sent(const struct blob_s3_object *e);
 /* -ENOSPC: size bytes more exceed the quota. */
 int blob_s3_check_quota(const struct blob_s3 *s, uint64_t size, struct err *err);

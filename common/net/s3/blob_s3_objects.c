@@ -140,15 +140,21 @@ static bool is_evictable(const struct blob_s3_object *e)
     return e->pins == 0 && !e->busy && !e->fetching && !blob_s3_is_to_be_sent(e);
 }
 
+uint64_t blob_s3_evictable_bytes(const struct blob_s3 *s)
+{
+    uint64_t bytes = 0;
+    for (const struct list *l = s->used.next; l != &s->used; l = l->next) {
+        const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
+        bytes += is_evictable(e) ? e->size : 0;
+    }
+    return bytes;
+}
+
 /* The room on the disk to evict for: without the spare, or none, where more cannot be had. */
 static uint64_t disk_goal(const struct blob_s3 *s, uint64_t room, uint64_t disk_need)
 {
-    uint64_t most = room;
-    for (const struct list *l = s->used.next; l != &s->used; l = l->next) {
-        const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
-        if (is_evictable(e))
-            most = most < UINT64_MAX - e->size ? most + e->size : UINT64_MAX;
-    }
+    const uint64_t others = blob_s3_evictable_bytes(s),
+                   most = room < UINT64_MAX - others ? room + others : UINT64_MAX;
     return most >= disk_need + s->spare_bytes ? disk_need + s->spare_bytes
            : most >= disk_need                ? disk_need
                                               : 0;

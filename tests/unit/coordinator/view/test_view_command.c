@@ -214,11 +214,11 @@ static void workers_are_drained(void **state)
 }
 
 #define CACHED ((uint64_t)1 << 50)
-static uint64_t unsent;
+static uint64_t evictable = CACHED;
 
 static void full_health(struct blobstore *s, struct blob_health *ret)
 {
-    *ret = (struct blob_health){.cache_bytes = CACHED, .waiting_bytes = unsent};
+    *ret = (struct blob_health){.cache_bytes = CACHED, .evictable_bytes = evictable};
 }
 
 /* What is here needs no room, and a cache makes some. */
@@ -237,7 +237,7 @@ static void uploads_need_room(void **state)
     far.health = full_health;
     r->co->blobs->ops = &far;
     assert_int_equal(view_upload_expect(r->co, unknown, CACHED, &err), 0);
-    unsent = CACHED / 2; /* which has to stay until the store has it */
+    evictable = CACHED / 2; /* the other half is used, not sent yet, or of uploads */
     assert_int_equal(view_upload_expect(r->co, unknown, CACHED, &err), -ENOSPC);
     r->co->blobs->ops = near;
 }

@@ -221,6 +221,7 @@ static void test_down(void **state)
     assert_non_null(strstr(health(r).error, "SlowDown"));
     assert_int_equal(health(r).waiting, 2);
     assert_int_equal(health(r).waiting_bytes, 2 * LEN);
+    assert_int_equal(health(r).evictable_bytes, 0);
     /* The cache is full of what nobody else has: no more is taken, and nothing is lost. */
     struct blob_id c;
     assert_int_equal(try_put(r, 3, &c), -EAGAIN);
@@ -613,6 +614,7 @@ static void test_through_keeps_what_came(void **state)
     reopen(r); /* also across a start */
     r->f.down = true;
     assert_int_equal(commit_again(r, &id), -EAGAIN);
+    assert_int_equal(health(r).evictable_bytes, 0); /* an upload */
     uint64_t requests;
     UNTIL((requests = health(r).requests, commit_again(r, &id)) == -EAGAIN &&
           health(r).requests == requests);           /* each refusal doubles the pause */
@@ -621,6 +623,7 @@ static void test_through_keeps_what_came(void **state)
     UNTIL(commit_again(r, &id) == 0);
     assert_true(stored(r, &id) && blobstore_has(r->s, &id, NULL));
     assert_int_equal(health(r).cache_bytes, LEN);
+    assert_int_equal(health(r).evictable_bytes, LEN);
 }
 
 /* A process that ended between its disk and the store: whoever is told of the blob after the next
