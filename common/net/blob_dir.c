@@ -189,9 +189,9 @@ int blob_dir_reopen(struct blobstore *s, const struct blob_id *id, struct err *e
     blob_id_hex(id, hex);
     char *path = file_of(d, id), *part = str_printf("%s/tmp/%s.part", d->path, hex);
     int rc = 0;
+    (void)utimensat(AT_FDCWD, path, NULL, 0); /* the upload is not given up, whatever its age */
     if (link(path, part) == 0 && unlink(path) == 0) {
         atomic_fetch_sub(&s->count, 1);
-        (void)utimensat(AT_FDCWD, part, NULL, 0); /* nobody has given it up */
     } else {
         rc = err_errno(err, "cannot make %s an upload again", path);
     }
