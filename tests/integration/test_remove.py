@@ -5,9 +5,16 @@ from common import wait_until
 from swarm import swarm  # noqa: F401 (a fixture)
 
 
-def blobs(swarm):  # noqa: F811
-    """The bytes of all files in the coordinator's blob store."""
-    return sum(os.path.getsize(os.path.join(folder, f)) for folder, _, files in os.walk(os.path.join(swarm.data, "blobs")) for f in files)
+def kept(swarm):  # noqa: F811
+    """The SHA-256 of all files in the coordinator's blob store, also of those that only have to be deleted."""
+    return {f.split(".")[0] for _, _, files in os.walk(os.path.join(swarm.data, "blobs")) for f in files}
+
+
+def named(swarm, job):  # noqa: F811
+    """The SHA-256 and size of each blob of the job's samples and versions."""
+    versions = [v for m in swarm.get(f"/v1/modules?job={job}").json()["items"] for v in m["versions"]]
+    blobs = {v[kind]["sha256"]: v[kind]["size"] for v in versions for kind in ("full", "ema", "delta") if v[kind]}
+    return blobs | {s["blob"]: s["size"] for s in swarm.job(job)["samples"]}
 
 
 def test_a_removed_job_leaves_nothing(swarm):  # noqa: F811
@@ -23,15 +30,16 @@ def test_a_removed_job_leaves_nothing(swarm):  # noqa: F811
     assert swarm.skerry("cancel", long).returncode == 0
     samples = [s["blob"] for s in swarm.job(job)["samples"]]
     assert samples and all(swarm.get(f"/v1/blobs/{b}").status_code == 200 for b in samples)
-    before = blobs(swarm)
+    gone = named(swarm, job)
+    assert set(gone) <= kept(swarm) and not set(gone) & set(named(swarm, other))
 
     unsure = swarm.skerry("remove", job)
     assert unsure.returncode == 2 and f"job {job} (" in unsure.stderr and "give --yes to remove it for good" in unsure.stderr, unsure.stderr
     assert swarm.job(job)["state"] == "done"
-    bytes_told = swarm.post(f"/v1/jobs/{job}/remove", {"dry_run": True}).json()["bytes"]
+    assert swarm.post(f"/v1/jobs/{job}/remove", {"dry_run": True}).json()["bytes"] >= sum(gone.values())
     done = swarm.skerry("remove", job, "--yes")
     assert done.returncode == 0 and f"job {job} (" in done.stdout, done.stderr
-    wait_until(lambda: blobs(swarm) <= before - bytes_told, 30, "its files to go")
+    wait_until(lambda: not set(gone) & kept(swarm), 30, "its files to go")
     assert swarm.get(f"/v1/jobs/{job}").status_code == 404
     assert not swarm.get(f"/v1/tasks?job={job}").json().get("items")
     assert f"job {job} does not exist" in swarm.skerry("status", job).stderr
