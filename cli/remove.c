@@ -33,10 +33,11 @@ static int look(struct cli *cli, uint64_t id, struct err *err)
     int rc = ask(cli, id, true, &job, err);
     if (rc < 0)
         return rc;
-    char *what = str_printf("job %" PRIu64 " (%s) is %s; its record and up to %s of versions, "
+    const char *reason = cli_str(job, "reason", "");
+    char *what = str_printf("job %" PRIu64 " (%s) is %s%s%s; its record and up to %s of versions, "
                             "averages and samples go",
                             id, cli_str(job, "name", "?"), cli_str(job, "state", "?"),
-                            cli_bytes(job, "bytes", bytes));
+                            *reason ? ": " : "", reason, cli_bytes(job, "bytes", bytes));
     rc = confirmed(what, err);
     mem_free(what);
     json_decref(job);

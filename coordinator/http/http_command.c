@@ -342,6 +342,7 @@ void http_post_remove(void *arg, struct http_request *r)
     }
     json_t *o = id_state(id, was.state);
     http_json_put(o, "name", http_json_text(was.name));
+    http_json_put(o, "reason", http_json_text(was.reason));
     http_json_put(o, "bytes", json_integer((json_int_t)was.bytes));
     http_json_put(o, "removed", json_boolean(!dry_run));
     http_answer_when_durable(api, r, 200, o);

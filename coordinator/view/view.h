@@ -403,6 +403,7 @@ int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, ui
 struct view_removal {
     char name[NAME_MAX_BYTES];
     const char *state; /* in which it has ended */
+    char reason[1024]; /* why; also that this release cannot read it, though another may */
     uint64_t bytes; /* of its files, without those that were uploaded with it: as much goes unless
                        other jobs name some of them */
 };

@@ -113,6 +113,7 @@ int view_job_remove(struct coordinator *co, uint64_t job_id, uint64_t holder, bo
     *ret = (struct view_removal){.state = job_state_name(j->state),
                                  .bytes = gc_job_removed(co, j, true)};
     (void)str_copy(ret->name, sizeof(ret->name), j->spec.name);
+    (void)str_copy(ret->reason, sizeof(ret->reason), j->reason);
     if (dry_run)
         return 0;
     core_say(co, 0, 0, "job %llu (%s) was removed with the token '%s'", (unsigned long long)job_id,

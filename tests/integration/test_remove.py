@@ -36,6 +36,9 @@ def test_a_removed_job_leaves_nothing(swarm):  # noqa: F811
     unsure = swarm.skerry("remove", job)
     assert unsure.returncode == 2 and f"job {job} (" in unsure.stderr and "give --yes to remove it for good" in unsure.stderr, unsure.stderr
     assert swarm.job(job)["state"] == "done"
+    unsure = swarm.skerry("remove", long)  # why it ended is said, too
+    reason = swarm.job(long)["reason"]
+    assert reason and f"is cancelled: {reason}; its record" in unsure.stderr, (reason, unsure.stderr)
     assert swarm.post(f"/v1/jobs/{job}/remove", {"dry_run": True}).json()["bytes"] >= sum(gone.values())
     done = swarm.skerry("remove", job, "--yes")
     assert done.returncode == 0 and f"job {job} (" in done.stdout, done.stderr
