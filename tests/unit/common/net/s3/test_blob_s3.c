@@ -141,8 +141,13 @@ static void test_bad_digest(void **state)
     char *path = cached_path(r, &id);
     damage(path);
     let_go(r, &id);
-    fake_store_next(&r->f, "PUT", FAKE_REPLY, BAD_DIGEST);
+    r->s->ops->close(r->s);
+    r->s = NULL;
+    fake_store_settle(&r->f); /* or what it sent last would have the next answer */
     r->f.down = false;
+    fake_store_next(&r->f, "PUT", FAKE_LATER, NULL); /* whose the prefix is */
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, BAD_DIGEST);
+    reopen(r);
     UNTIL(!blobstore_has(r->s, &id, NULL));
     assert_int_equal(health(r).waiting, 0);
     assert_false(stored(r, &id));
