@@ -159,7 +159,7 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
         e->call = *call;
         e->unplanned = true;
     }
-    /* At the first, second, fourth .. call: often before a step is recorded, and rarely later, since
+    /* At the first, second, fourth .. call: often before a step is recorded, rarely later, since
      * planning takes up to a second. */
     const unsigned calls = e->unplanned && !s->st->recording ? ++e->calls : 0;
     if (calls > 0 && (calls & (calls - 1)) == 0)
