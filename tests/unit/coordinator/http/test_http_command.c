@@ -234,7 +234,8 @@ static void test_a_removal_may_be_a_dry_run(void **state)
     while (!a.ended)
         pump(&a);
     expect(&a, 200,
-           "{\"id\":7,\"state\":\"done\",\"name\":\"s\",\"bytes\":1234,\"removed\":false}");
+           "{\"id\":7,\"state\":\"done\",\"name\":\"s\",\"reason\":\"\",\"bytes\":1234,"
+           "\"removed\":false}");
     assert_true(fake.removes == 2 && fake.dry_run);
 }
 
