@@ -332,27 +332,28 @@ static void test_ages(void **state)
         {"2999-02-03T04:05:06Z", 0, 3600},                  /* the store's clock is ahead */
         {"yesterday", 0, 3600},
     };
+    static char lists[sizeof(cases) / sizeof(cases[0])][512]; /* the store's thread reads them */
     struct rig *r = *state;
     const struct blob_id id = put_and_send(r, 1);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct blob_stat st;
-        char *list = str_printf("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult>"
-                                "<Contents><Key>%s</Key><LastModified>%s</LastModified>"
-                                "<Size>%d</Size></Contents></ListBucketResult>",
-                                key_of(&id), cases[i].modified, LEN);
+        (void)snprintf(lists[i], sizeof(lists[i]),
+                       "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult>"
+                       "<Contents><Key>%s</Key><LastModified>%s</LastModified>"
+                       "<Size>%d</Size></Contents></ListBucketResult>",
+                       key_of(&id), cases[i].modified, LEN);
         r->s->ops->close(r->s);
         r->s = NULL;
         char *cache = file_join(r->dir, "cache");
         if (!cases[i].cached)
             assert_int_equal(file_remove_tree(cache, NULL), 0);
         fake_store_next(&r->f, "GET", FAKE_LATER, NULL); /* whose the prefix is */
-        fake_store_next(&r->f, "GET", FAKE_REPLY, list);
+        fake_store_next(&r->f, "GET", FAKE_REPLY, lists[i]);
         reopen(r);
         assert_int_equal(r->s->ops->stat(r->s, &id, &st, &r->err), 0);
         const int64_t age_s = (int64_t)(clock_wall_ms() / 1000) - st.touched_s;
         assert_true(age_s >= cases[i].least_s && age_s < cases[i].most_s);
         mem_free(cache);
-        mem_free(list);
     }
 }
 
