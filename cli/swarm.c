@@ -16,8 +16,7 @@
 #define START_MS 30000
 #define STOP_MS 4000
 #define LOGS_MAX 65536
-#define LOG_LINE_MAX 2048 /* as common/base/log.c has it */
-#define HOW_MAX 1024
+#define LOG_LINE_MAX 2048     /* as common/base/log.c has it */
 #define WHY_MAX 1024          /* as of an error's sentence, in which it is told */
 #define UNTRAINED "untrained" /* in the state, made first and last: nothing is lost with it */
 #define ASIDE_MAX 9           /* states that were moved aside */
@@ -206,8 +205,8 @@ static char *quoted(const char *word)
     return out;
 }
 
-/* Writes to out how to save what is in a state that was kept. */
-static const char *how_to_save(const char *state, char out[HOW_MAX])
+/* How to save what is in a state that was kept (mem_free). */
+static char *how_to_save(const char *state)
 {
     char *bin = cli_own_folder(), *coordinator = file_join(bin, "coordinatord"),
          *skerry = file_join(bin, "skerry"), *data = file_join(state, "coordinator"),
@@ -218,22 +217,21 @@ static const char *how_to_save(const char *state, char out[HOW_MAX])
         mem_free(*words[i]);
         *words[i] = word;
     }
-    (void)snprintf(out, HOW_MAX,
-                   "to save it, start `%s --data-dir %s --listen 127.0.0.1 --host 127.0.0.1 "
-                   "--rpc-port 0 --http-port 0`, run `%s export --server %s --out MODEL`, and then "
-                   "remove %s",
-                   coordinator, data, skerry, token, state);
+    char *how = str_printf(
+        "to save it, start `%s --data-dir %s --listen 127.0.0.1 --host 127.0.0.1 --rpc-port 0 "
+        "--http-port 0`, run `%s export --server %s --out MODEL`, and then remove %s",
+        coordinator, data, skerry, token, state);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         mem_free(*words[i]);
     mem_free(bin);
-    return out;
+    return how;
 }
 
 /* Moves what an earlier run trained and did not save out of the way. */
 static int move_aside(const char *state, const char *data, struct err *err)
 {
     struct file_lock lock;
-    char *aside = str_printf("%s-unsaved", state), how[HOW_MAX];
+    char *aside = str_printf("%s-unsaved", state), *how;
     for (int n = 2; file_exists(aside) && n <= ASIDE_MAX; n++) {
         mem_free(aside);
         aside = str_printf("%s-unsaved-%d", state, n);
@@ -245,14 +243,16 @@ static int move_aside(const char *state, const char *data, struct err *err)
                                 : file_move(state, aside, err);
     }
     moving_clear();
+    how = how_to_save(aside);
     if (rc == 0)
         fprintf(stderr, "skerry: what an earlier run trained and did not save is in %s now; %s\n",
-                aside, how_to_save(aside, how));
+                aside, how);
     else
         (void)err_wrap(err,
                        "%s has what an earlier run trained and did not save: move it, or give "
                        "another folder with --out",
                        state);
+    mem_free(how);
     mem_free(aside);
     return rc;
 }
@@ -457,7 +457,6 @@ void swarm_saved(struct swarm *s)
 /* Of a state that is kept the workers' caches can go. */
 static void remove_state(const struct swarm *s)
 {
-    char how[HOW_MAX];
     if (!s->keep) {
         (void)file_remove_tree(s->state, NULL); /* the next run takes care of a leftover */
         return;
@@ -467,8 +466,9 @@ static void remove_state(const struct swarm *s)
         (void)file_remove_tree(work, NULL);
         mem_free(work);
     }
-    fprintf(stderr, "skerry: what was trained is kept in %s; %s\n", s->state,
-            how_to_save(s->state, how));
+    char *how = how_to_save(s->state);
+    fprintf(stderr, "skerry: what was trained is kept in %s; %s\n", s->state, how);
+    mem_free(how);
 }
 
 void swarm_stop(struct swarm *s)

@@ -45,8 +45,7 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err);
 /* Reaps children.  A worker that died is replaced, with a line on stderr; a
  * dead coordinator, or workers that keep dying, is an error that names the log. */
 int swarm_check(struct swarm *s, struct err *err);
-/* From now on the coordinator's state must outlive this swarm, whatever ends it, until it is saved.
- */
+/* From now on the coordinator's state must outlive this swarm, until it is saved. */
 void swarm_keep(struct swarm *s);
 void swarm_saved(struct swarm *s);
 /* Ends all children (SIGTERM, then SIGKILL) and removes the state, or says on stderr how to export

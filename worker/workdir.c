@@ -137,9 +137,8 @@ static time_t used(const struct workdir *w, const char *name)
 {
     struct stat st;
     char *path = file_join(w->dir, name);
-    const char *hex = name + (sizeof("state-") - 1);
-    const bool ours = str_starts(name, "state-") && strlen(hex) == 16 &&
-                      strspn(hex, "0123456789abcdef") == 16 && stat(path, &st) == 0 &&
+    const bool ours = str_starts(name, "state-") && strlen(name) == 22 &&
+                      strspn(name + 6, "0123456789abcdef") == 16 && stat(path, &st) == 0 &&
                       S_ISDIR(st.st_mode);
     mem_free(path);
     return ours ? st.st_mtime : 0;

@@ -701,16 +701,6 @@ static int check_values(const char *path, const struct st *st, struct err *err)
     return rc;
 }
 
-/* Is it one of the tensors that older releases of diffusers and transformers saved besides the
- * parameters?  As in worker/model/model_file.c. */
-static bool is_passed_over(const struct job_spec *spec, const char *name)
-{
-    if (job_is_text(spec))
-        return str_ends(name, "rotary_emb.inv_freq");
-    return job_has_captions(spec) && (strcmp(name, "caption_projection.y_embedding") == 0 ||
-                                      strcmp(name, "pos_embed.pos_embed") == 0);
-}
-
 static int check_tensors(const char *dir, const struct job_spec *spec,
                          const struct model_folder_facts *facts, struct err *err)
 {
@@ -730,7 +720,8 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
     struct tensors t = {.path = path, .st = &st, .used = used, .err = err, .rc = rc};
     family_of(spec)->expect(&t, spec, facts);
     for (size_t i = 0; i < st.n_tensors && t.rc == 0; i++)
-        if (!t.used[i] && !is_passed_over(spec, st.tensors[i].name))
+        if (!t.used[i] &&
+            !st_is_leftover(st.tensors[i].name, job_is_text(spec), job_has_captions(spec)))
             t.rc = err_set(err, -ERR_CONFIG, "%s has the tensor %s, which the job's model has not",
                            path, st.tensors[i].name);
     if (t.rc == 0)

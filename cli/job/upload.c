@@ -60,9 +60,10 @@ static int send(struct cli *cli, const char *path, const json_t *about, const ch
         int rc = ask(cli, about, &answer, err);
         if (rc < 0)
             return err_wrap(err, "asking to upload %s", what);
-        *ret_sent = !json_is_true(json_object_get(answer, "have"));
+        const bool have = json_is_true(json_object_get(answer, "have"));
+        *ret_sent |= !have; /* it may have come whole by an earlier ticket */
         c.tickets++;
-        if (*ret_sent)
+        if (!have)
             rc = http_put_file(cli->http, cli_str(answer, "url", ""), path, on_progress, &c, err);
         json_decref(answer);
         if (rc < 0 && (rc != -ERR_AUTH || c.tickets >= TICKETS_MAX))

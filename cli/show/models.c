@@ -393,7 +393,7 @@ int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *d
     }
     if (f.parts && rc < 0 && http_get_goes_on(rc))
         (void)err_set(err, rc,
-                      "%s; what has come is kept in %s, and an export to the same folder "
+                      "%s; what has come of it is kept in %s, and an export to the same folder "
                       "goes on there",
                       err->msg, f.parts);
     else if (f.parts)

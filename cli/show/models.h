@@ -15,8 +15,7 @@ int models_check_folders(const struct job_spec *spec, const char *dir, struct er
 
 /* The models of all paths, or of path `only` unless it is negative.  One model is in DIR; several
  * are in DIR-0, DIR-1 .., and a mixture's router in DIR-router (where DIR ends in . or .., that is
- * DIR/model-0 ..).  Each has model.safetensors, and
- * beside it
+ * DIR/model-0 ..).  Each has model.safetensors, and beside it
  *
  *   dit     config.json with the names of the original code
  *   llama   config.json and generation_config.json as transformers reads them

@@ -7,11 +7,14 @@
 
 bool dataset_is_image(const char *name)
 {
-    static const char *const endings[] = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
     const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && i < sizeof(endings) / sizeof(endings[0]); i++)
-        if (strcasecmp(dot, endings[i]) == 0)
+    const size_t len = dot ? strlen(dot) : 0;
+    for (const char *e = DATASET_IMAGES; len > 0 && *e; e += strspn(e, " ")) {
+        const size_t n = strcspn(e, " ");
+        if (n == len && strncasecmp(dot, e, n) == 0)
             return true;
+        e += n;
+    }
     return false;
 }
 

@@ -314,6 +314,14 @@ const struct st_tensor *st_find(const struct st *st, const char *name)
     return NULL;
 }
 
+bool st_is_leftover(const char *name, bool texts, bool captioned)
+{
+    if (texts)
+        return str_ends(name, "rotary_emb.inv_freq");
+    return captioned && (strcmp(name, "caption_projection.y_embedding") == 0 ||
+                         strcmp(name, "pos_embed.pos_embed") == 0);
+}
+
 const char *st_meta_get(const struct st *st, const char *key)
 {
     for (size_t i = 0; i < st->n_meta; i++)

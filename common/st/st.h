@@ -77,7 +77,10 @@ int st_read(int fd, const char *path, struct st *ret, struct err *err);
 void st_release(struct st *st); /* { 0 } and NULL are fine */
 
 const struct st_tensor *st_find(const struct st *st, const char *name); /* NULL if absent */
-const char *st_meta_get(const struct st *st, const char *key);          /* NULL if absent */
+/* Is it one of the tensors that older releases of transformers (texts) and diffusers (a captioned
+ * PixArt) saved besides the parameters, and that nothing reads? */
+bool st_is_leftover(const char *name, bool texts, bool captioned);
+const char *st_meta_get(const struct st *st, const char *key); /* NULL if absent */
 /* A number in plain decimals; -ERR_FORMAT: there is none; err names path. */
 int st_meta_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
                    struct err *err);

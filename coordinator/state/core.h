@@ -92,8 +92,7 @@ struct coordinator {
     struct pool *far;    /* jobs that wait for an object store */
     struct pool *writer; /* one thread, for commits */
     struct ship *ship;   /* ships the state to the store; NULL: it is not shipped */
-    struct ship
-        *watch; /* it was, and another may go on with it; NULL: it is shipped, or never was */
+    struct ship *watch;  /* of a state that another may go on with; NULL: there is none */
     struct keys *keys;
     struct token worker_token, user_token;
     char user_text[TOKEN_STRING_MAX];

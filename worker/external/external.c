@@ -28,7 +28,7 @@
 /* The last measured use of a session. */
 struct watch {
     uint64_t looked_ms, cpu_ms, weighed_ms;
-    uint64_t may_bytes; /* as large its processes' sum can become before it is weighed anew */
+    uint64_t may_bytes; /* up to which the processes' sum may grow before it is weighed anew */
     bool busy;          /* it was busy between the last two looks */
 };
 

@@ -102,16 +102,6 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
 
 /* ---- other programs' weights, in other types ---- */
 
-/* Is it one of the tensors that older releases of diffusers and transformers saved besides the
- * parameters: a PixArt's original null caption, which nothing reads, or fixed positions? */
-static bool is_passed_over(const struct model *m, const char *name)
-{
-    if (model_is_text(&m->spec))
-        return str_ends(name, "rotary_emb.inv_freq");
-    return model_captioned(&m->spec) && (strcmp(name, "caption_projection.y_embedding") == 0 ||
-                                         strcmp(name, "pos_embed.pos_embed") == 0);
-}
-
 /* PixArt's released models also predict a variance: the second half of each pixel's outputs. */
 static bool has_variance(const struct model *m, const struct model_tensor *t,
                          const struct st_tensor *src)
@@ -192,7 +182,8 @@ int model_load_foreign(const struct model *m, const char *path, float *flat, str
     for (size_t i = 0; i < m->n && rc == 0; i++)
         rc = check_tensor(&st, m, &m->tensors[i], path, &src, err);
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++)
-        if (!model_find(m, st.tensors[i].name) && !is_passed_over(m, st.tensors[i].name))
+        if (!model_find(m, st.tensors[i].name) &&
+            !st_is_leftover(st.tensors[i].name, model_is_text(&m->spec), model_captioned(&m->spec)))
             rc = err_set(err, -ERR_CONFIG, "%s holds the tensor %s, which this model has not", path,
                          st.tensors[i].name);
     for (size_t i = 0; i < m->n && rc == 0; i++) {
