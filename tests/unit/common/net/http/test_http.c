@@ -173,7 +173,7 @@ static void test_events(void **state)
 /* Whoever is shut out loses what is under way, and nobody else does. */
 static void test_cut(void **state)
 {
-    struct world *w = start(false);
+    struct world *w = start_within(false, 1000);
     char got[4096] = "", request[300], byte;
     int fd = tcp(w);
     snprintf(request, sizeof(request), "GET /v1/events?token=%s HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -227,7 +227,7 @@ static void test_slow_stream(void **state)
 /* Slow loris: a header that never ends is cut, though bytes keep coming. */
 static void test_slow_header(void **state)
 {
-    struct world *w = start(false);
+    struct world *w = start_within(false, 1000);
     int fd = tcp(w);
     char byte;
     send_text(fd, "GET /healthz HTTP/1.1\r\nX-Slow: ");
