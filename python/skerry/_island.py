@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import json
 import math
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -233,19 +232,18 @@ def _reason(kind: Any, error: Any, trace: Any) -> bytes:
     return said[:_REASON_MAX].decode("utf-8", "ignore").encode() + place.encode("utf-8", "replace")
 
 
-def _memory(data: bytes) -> int:
+def _memory(write: Callable[[BinaryIO], Any]) -> int:
     fd = os.memfd_create("skerry", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(fd), "wb") as f:
-        f.write(data)
+        write(f)
     return fd
 
 
-def _png(picture: Any) -> bytes:
+def _write_png(picture: Any, f: BinaryIO) -> None:
     if isinstance(picture, (bytes, bytearray)):
-        return bytes(picture)
-    out = io.BytesIO()  # an image of Pillow
-    picture.save(out, format="PNG")
-    return out.getvalue()
+        f.write(picture)
+    else:
+        picture.save(f, format="PNG")  # an image of Pillow
 
 
 class _Exchange:
@@ -285,8 +283,8 @@ class Island:
         self._solo = alone or Alone()
         self._evaluate: Callable[[Evaluation], Any] | None = None
         self._sample: Callable[[Drawing], Any] | None = None
-        self._save: Callable[[], bytes] | None = None
-        self._load: Callable[[bytes | None], None] | None = None
+        self._save: Callable[[BinaryIO], Any] | None = None
+        self._load: Callable[[BinaryIO | None], Any] | None = None
         self.alone = "SKERRY_TRAINER_FD" not in os.environ
         if optimizer is not None:
             self._take_optimizer(optimizer)
@@ -294,18 +292,13 @@ class Island:
     def _take_optimizer(self, optimizer: Any) -> None:
         torch = sys.modules["torch"]
 
-        def save() -> bytes:
-            out = io.BytesIO()
-            torch.save(optimizer.state_dict()["state"], out)
-            return out.getvalue()
-
-        def load(data: bytes | None) -> None:
+        def load(f: BinaryIO | None) -> None:
             optimizer.state.clear()
-            if data is not None:
+            if f is not None:
                 # From any device: load_state_dict() moves it to the parameters.
-                state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                state = torch.load(f, map_location="cpu", weights_only=True)
                 optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-        self._save, self._load = save, load
+        self._save, self._load = lambda f: torch.save(optimizer.state_dict()["state"], f), load
 
     # ---- further abilities of a script ----
 
@@ -321,7 +314,7 @@ class Island:
 
     def state(self, save: Callable[[], bytes], load: Callable[[bytes | None], None]) -> None:
         """Sets the functions that keep the optimiser's state: save() returns it; load() restores it, or begins anew with None."""
-        self._save, self._load = save, load
+        self._save, self._load = lambda f: f.write(save()), lambda f: load(f and f.read())
 
     # ---- the conversation ----
 
@@ -361,12 +354,12 @@ class Island:
     def _restore(self, order: _lib.Order) -> None:
         if order.goes_on or self._load is None or self.alone:
             return
-        data = None
-        if order.state_fd >= 0:
-            with os.fdopen(os.dup(order.state_fd), "rb") as f:
-                f.seek(0)
-                data = f.read()
-        self._load(data)
+        if order.state_fd < 0:
+            self._load(None)
+            return
+        with os.fdopen(os.dup(order.state_fd), "rb") as f:
+            f.seek(0)
+            self._load(f)
 
     def _serve(self, order: _lib.Order) -> None:
         """Carries out an order that is not a phase."""
@@ -385,7 +378,7 @@ class Island:
             if isinstance(drawn, str):
                 self._done(text=drawn.encode())
             else:
-                self._done(picture_fd=_memory(_png(drawn)))
+                self._done(picture_fd=_memory(lambda f: _write_png(drawn, f)))
         else:
             raise _lib.Error(f"the worker gave an order ({order.kind}) that this script cannot carry out")
 
@@ -407,8 +400,7 @@ class Island:
             self._restore(order)
             yield Phase(self, order)
             _model.store(self._items)
-            wants = order.wants_state and self._save is not None
-            self._done(state_fd=_memory(self._save()) if wants and self._save else -1)
+            self._done(state_fd=_memory(self._save) if order.wants_state and self._save else -1)
 
     def __enter__(self) -> "Island":
         return self

@@ -140,14 +140,16 @@ with skerry.join({"w": numpy.zeros(3, "f")}, alone=skerry.Alone(samples, steps=2
 def test_state_of_a_card_is_for_any_machine():
     """Moments that travel may come from a machine with a card to one without."""
     script = """
-import torch, skerry
+import io, torch, skerry
 model = torch.nn.Linear(3, 2)
 optimizer = torch.optim.Adam(model.parameters())
 with skerry.join(model, optimizer) as island:
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     own, torch.serialization.location_tag = torch.serialization.location_tag, lambda storage: "cuda:0"
-    state = island._save()
+    state = io.BytesIO()
+    island._save(state)
+    state.seek(0)
     torch.serialization.location_tag = own
     before = optimizer.state[model.weight]["exp_avg"].clone()
     island._load(state)
