@@ -1,7 +1,6 @@
 """An island of several devices with DistributedDataParallel: rank 0 joins the swarm and instructs the others.
 
     trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
-import contextlib
 import datetime
 import os
 
@@ -11,13 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import skerry
-
-
-def tell(what=None):
-    """Rank 0's value, to all ranks."""
-    box = [what]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+from skerry.torchrun import tell, wait
 
 
 def share(model):
@@ -54,12 +47,6 @@ def data(phase):
     while phase.more:
         x = torch.randn(phase.batch, 8, generator=g)
         yield x, x @ torch.arange(16.0).view(8, 2) / 16
-
-
-def wait():
-    """Waits for a phase; None: there are no more, or rank 0 is gone."""
-    with contextlib.suppress(RuntimeError):
-        return tell()
 
 
 def follow(ddp, optimizer):

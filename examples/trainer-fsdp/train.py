@@ -2,7 +2,6 @@
 the CPU, which is never trained, and instructs the others.
 
     trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
-import contextlib
 import datetime
 import os
 
@@ -14,13 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import skerry
-
-
-def tell(what=None):
-    """Rank 0's value, to all ranks."""
-    box = [what]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+from skerry.torchrun import tell, wait
 
 
 def build():
@@ -59,12 +52,6 @@ def data(phase):
     while phase.more:
         x = torch.randn(phase.batch, 8, generator=g)
         yield x, x @ torch.arange(16.0).view(8, 2) / 16
-
-
-def wait():
-    """Waits for a phase; None: there are no more, or rank 0 is gone."""
-    with contextlib.suppress(RuntimeError):
-        return tell()
 
 
 def begin(model, optimizer, whole, goes_on):

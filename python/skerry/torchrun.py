@@ -2,9 +2,11 @@
 
 Processes that torchrun starts inherit no descriptor and have sessions of their own.  This is torchrun with two changes: rank 0
 gets the worker's socket, and all ranks stay in the worker's session, whose memory the worker counts, and end with torchrun,
-which the worker kills.  The other ranks join no island, and get their work from rank 0 (examples/trainer-ddp)."""
+which the worker kills.  The other ranks join no island, and get their work from rank 0 by tell() and wait()
+(examples/trainer-ddp)."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -32,6 +34,20 @@ def _popen(self: subprocess.Popen, *args: Any, **keys: Any) -> None:
         else:
             keys["env"] = {**{name: value for name, value in env.items() if name != FD}, OTHER: env["RANK"]}
     _start(self, *args, **keys)
+
+
+def tell(what: Any = None) -> Any:
+    """Rank 0's value, to all ranks; each calls it."""
+    import torch.distributed as dist
+    box = [what]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def wait() -> Any:
+    """tell() of the other ranks between phases; None, too, if rank 0 is gone."""
+    with contextlib.suppress(RuntimeError):
+        return tell()
 
 
 def main() -> None:
