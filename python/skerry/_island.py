@@ -112,7 +112,7 @@ class Phase(_Order):
         self.precision: str = (order.precision or b"auto").decode()
         self.done_steps = 0
         self._given = 0  # samples, alone
-        self._since = (0, 0)  # batches since the steps that were done then
+        self._since = 0  # batches given since the last step
         self.alone = island.alone
         if self.alone:
             self.steps, self.batch, self.seed = island._solo.steps, island._solo.batch, island._solo.seed
@@ -134,10 +134,16 @@ class Phase(_Order):
         """The part of the job's steps that is done, 0 to 1; 0 if its length is not known.  With outer.seconds an estimate."""
         return min(1.0, (self.first_step + self.done_steps) / self.total_steps) if self.total_steps else 0.0
 
+    def _goes_on(self) -> bool:
+        """Whether another batch is to be given: a step that has begun is made to its end, else its gradients of weights that
+        are no more would be a part of the next phase's first step."""
+        return self._since > 0 or self.more
+
     def _next(self, most: int) -> list[Sample]:
-        if not self.more:
+        if not self._goes_on():
             return []
         if not self.alone:
+            self._since += 1
             return self._take(most)
         samples = self._island._solo.samples
         if not samples:
@@ -151,17 +157,16 @@ class Phase(_Order):
 
     def _count(self) -> None:
         """Counts a batch that is about to be given."""
-        since = self._since[0] if self._since[1] == self.done_steps else 0
-        if since == _BATCHES_MAX:
-            raise _lib.Error(f"phase.step() was not called in {since} batches; call it after each optimizer.step(), or "
+        if self._since == _BATCHES_MAX:
+            raise _lib.Error(f"phase.step() was not called in {_BATCHES_MAX} batches; call it after each optimizer.step(), or "
                              "the phase never ends")
-        self._since = since + 1, self.done_steps
+        self._since += 1
 
     def limit(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The batches of the script's own loader (data: {kind: none}) from its first on, repeated until the phase ends.  An
         iterator goes on where the phase before has ended, if it is endless."""
         batches = endless(loader)
-        while self.more:
+        while self._goes_on():
             batch = next(batches)
             self._count()
             yield batch
@@ -180,6 +185,7 @@ class Phase(_Order):
             raise exchange.error
         check(code)
         self.done_steps += 1
+        self._since = 0
         if self.alone and (self.done_steps % 10 == 0 or self.done_steps == self.steps):
             print(f"step {self.done_steps} of {self.steps}: loss {float(loss):.4f}", file=sys.stderr)
         return exchange.taken

@@ -3,6 +3,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PACKAGE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "python")
 
 STUBS = """
@@ -23,10 +25,10 @@ import skerry.accelerate
 
 class Phase(skerry._island.Phase):
     def __init__(self):
-        self.alone, self.steps, self.done_steps, self._since = True, 3, 0, (0, 0)
+        self.alone, self.steps, self.done_steps, self._since = True, 3, 0, 0
 
     def step(self, **numbers):
-        self.done_steps += 1
+        self.done_steps, self._since = self.done_steps + 1, 0
 
 class Accelerator:
     num_processes, sync_gradients = 1, True
@@ -56,6 +58,39 @@ def test_a_loop_goes_on_in_its_loader_where_the_last_phase_ended():
 def test_a_loader_without_batches_is_refused():
     done = run(LOOP, "empty")
     assert "the loader has no batches" in done.stderr and done.stdout == "", (done.stdout, done.stderr)
+
+
+ACCUMULATES = STUBS + """
+class Phase(skerry._island.Phase):
+    def __init__(self):
+        self.alone, self.batch, self.given, self._since = False, 1, 0, 0
+
+    more = property(lambda self: self.given < 6)  # its time is over in the second of two steps
+
+    def _take(self, most):
+        return [skerry.Sample(b"x")] * most
+
+    def step(self, **numbers):
+        self._since = 0
+
+phase = Phase()
+since = 0
+for batch in phase.limit(range(99)) if sys.argv[1:] else phase.batches():
+    phase.given += 1
+    since += 1
+    if since == 4:
+        phase.step()
+        print(since)
+        since = 0
+print("left", since)
+"""
+
+
+@pytest.mark.parametrize("args", [[], ["own"]], ids=["data of the job", "own loader"])
+def test_a_phase_does_not_end_within_a_step(args):
+    """Else the gradients of half a step, of weights that are no more, would be a part of the next phase's first step."""
+    done = run(ACCUMULATES, *args)
+    assert done.stdout.split() == ["4", "4", "left", "0"], (done.stdout, done.stderr)
 
 
 def test_only_the_first_rank_of_torchrun_joins():
