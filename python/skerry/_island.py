@@ -339,12 +339,26 @@ class Island:
         if self._exchanges:
             options.give, options.take = self._exchange.give, self._exchange.take
         check(lib.skerry_join(ctypes.byref(options), tensors, len(tensors), ctypes.byref(self._handle)))
+        self._tell_of_the_end()
         if self.alone:
             return
         for i, item in enumerate(self._items):
             address = lib.skerry_weights(self._handle, i)
             if address:
                 _model.share(item, address)
+
+    def _fail(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._handle and os.getpid() == self._pid:  # a forked process ends by itself
+            lib.skerry_fail(self._handle, _reason(kind, error, trace))
+
+    def _tell_of_the_end(self) -> None:
+        """An exception that ends the script is told to the worker also where no `with` is around it."""
+        hook = sys.excepthook
+
+        def tell(kind: Any, error: Any, trace: Any) -> None:
+            self._fail(kind, error, trace)
+            hook(kind, error, trace)
+        sys.excepthook = tell
 
     def _done(self, **fields: Any) -> None:
         result = _lib.Result(-1, 0.0, 0, None, -1)
@@ -412,8 +426,8 @@ class Island:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._handle and error is not None and os.getpid() == self._pid:  # a forked process ends by itself
-            lib.skerry_fail(self._handle, _reason(kind, error, trace))
+        if error is not None:
+            self._fail(kind, error, trace)
         for item in self._items:
             item.shared = None
         lib.skerry_leave(self._handle)

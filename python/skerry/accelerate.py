@@ -46,7 +46,6 @@ class Loop:
                 yield from self._steps(self.phase)
         finally:
             self._accelerator.backward = backward
-            self.island.__exit__(None, None, None)
 
     def _batches(self, phase: Phase) -> Iterator[Any]:
         if self._batches_left is not None:
@@ -63,6 +62,7 @@ class Loop:
             samples += accelerate.utils.find_batch_size(batch) or 0
             if not self._accelerator.sync_gradients:
                 continue
+            self.island.__exit__(None, None, None)  # not after an exception: it is told to the worker when it ends the script
             if not self._losses:
                 raise Error("accelerator.backward() was not called in this step, so its loss is not known")
             phase.step(loss=sum(self._losses) / len(self._losses), samples=samples)

@@ -93,6 +93,24 @@ def test_a_phase_does_not_end_within_a_step(args):
     assert done.stdout.split() == ["4", "4", "left", "0"], (done.stdout, done.stderr)
 
 
+FAILS = STUBS + """
+import skerry.accelerate
+class Accelerator:
+    num_processes, distributed_type = 1, sys.argv[1]
+    def unwrap_model(self, model): return model
+    def backward(self, loss): pass
+skerry._island.lib.skerry_fail = lambda handle, reason: print("told:", reason.decode())
+for batch in skerry.accelerate.Loop(Accelerator(), model, loader=range(5), alone=skerry.Alone(steps=3)):
+    raise MemoryError("too much")
+"""
+
+
+def test_what_ends_a_loop_is_told_to_the_worker():
+    """Before its socket closes: the traceback may come too late, and the worker keeps only the last lines."""
+    done = run(FAILS, "NO")
+    assert done.stdout == "told: MemoryError: too much\n" and "Traceback" in done.stderr, (done.stdout, done.stderr)
+
+
 def test_only_the_first_rank_of_torchrun_joins():
     """Another would train alone, beside the swarm."""
     done = run(STUBS + """
