@@ -42,6 +42,6 @@ def collate(batch):
 
 arguments = transformers.TrainingArguments(
     output_dir="trained", max_steps=skerry.hf.FOREVER, per_device_train_batch_size=BATCH, learning_rate=3e-3,
-    lr_scheduler_type="constant", save_strategy="no", report_to=[], disable_tqdm=True, remove_unused_columns=False,
+    lr_scheduler_type="constant", report_to=[], disable_tqdm=True, remove_unused_columns=False,
     use_cpu=not torch.cuda.is_available())
 transformers.Trainer(model, arguments, train_dataset=Texts(), data_collator=collate, callbacks=[callback]).train()

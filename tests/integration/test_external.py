@@ -86,7 +86,7 @@ data: {{kind: texts, path: tales.jsonl, holdout: 0.1, shard_samples: 32}}
 model: {{type: external, context: 64}}
 trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}]}}
 train: {{batch: 8}}
-recipe: {{name: diloco, replicas: 2}}
+recipe: {{name: diloco, replicas: 2, moments: travel}}
 outer: {{rounds: 3, steps: 10}}
 sample: {{tokens: 20, prompt: "the "}}
 """
@@ -170,7 +170,8 @@ def test_what_a_script_forgets_is_said(loop, said):
 
 
 def test_numpy_trainer(tmp_path):
-    """The Python package without PyTorch: it trains, evaluates and writes; one worker has two replicas in turn."""
+    """The Python package without PyTorch: it trains, evaluates and writes; one worker has two replicas in turn.  It has no state
+    that could travel, which is said."""
     job = write_program(tmp_path, f"{HERE}/../../examples/trainer-numpy/train.py", NUMPY)
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -179,6 +180,7 @@ def test_numpy_trainer(tmp_path):
         assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.3
         assert done["eval_loss"] < 2
         assert done["samples"][-1]["text"].startswith("the ")
+        assert s.log("one").count("moments: travel does nothing") == 1
 
 
 GPT = """name: gpt

@@ -12,10 +12,12 @@ import sys, types
 class Utils(types.ModuleType):
     find_batch_size = staticmethod(lambda batch: 1)
     send_to_device = staticmethod(lambda batch, device: batch)
+    set_seed = staticmethod(lambda seed: None)
 sys.modules["accelerate"] = types.ModuleType("accelerate")
 sys.modules["accelerate.utils"] = sys.modules["accelerate"].utils = Utils("accelerate.utils")
 sys.modules["transformers"] = types.ModuleType("transformers")
 sys.modules["transformers"].TrainerCallback = object
+sys.modules["torch"] = types.ModuleType("torch")
 import numpy, skerry, skerry._island
 model = {"w": numpy.zeros(2, "float32")}
 """
@@ -31,7 +33,7 @@ class Phase(skerry._island.Phase):
         self.done_steps, self._since = self.done_steps + 1, 0
 
 class Accelerator:
-    num_processes, sync_gradients = 1, True
+    num_processes, sync_gradients, distributed_type = 1, True, "NO"
     def unwrap_model(self, model): return model
     def backward(self, loss): pass
 
@@ -40,7 +42,7 @@ loader = [range(5), []][len(sys.argv) - 1]
 loop = skerry.accelerate.Loop(accelerator, model, loader=loader)
 loop.island.phases = lambda: iter([Phase(), Phase()])
 for batch in loop:
-    accelerator.backward(1.0)
+    accelerator.backward(numpy.float32(1))
     print(batch, end=" ")
 """
 
@@ -111,6 +113,11 @@ def test_what_ends_a_loop_is_told_to_the_worker():
     assert done.stdout == "told: MemoryError: too much\n" and "Traceback" in done.stderr, (done.stdout, done.stderr)
 
 
+def test_deepspeed_is_refused():
+    done = run(FAILS, "DEEPSPEED")
+    assert "leave DeepSpeed out" in done.stderr, done.stderr
+
+
 def test_only_the_first_rank_of_torchrun_joins():
     """Another would train alone, beside the swarm."""
     done = run(STUBS + """
@@ -128,8 +135,11 @@ for rank in "0", "1":
 def test_a_trainer_of_several_processes_is_refused():
     program = STUBS + """
 import skerry.hf
-skerry.hf.Callback(model).on_train_begin(types.SimpleNamespace(world_size=int(sys.argv[1])), types.SimpleNamespace(), types.SimpleNamespace())
+args = types.SimpleNamespace(world_size=int(sys.argv[1]), max_steps=9, get_warmup_steps=lambda n: 0, save_strategy="no",
+                             deepspeed_plugin=sys.argv[2:])
+skerry.hf.Callback(model).on_train_begin(args, types.SimpleNamespace(), types.SimpleNamespace(), optimizer=None, train_dataloader=None)
 """
     done = run(program, "2")
     assert "the Trainer runs 2 processes, but an island of this kind is one" in done.stderr, done.stderr
     assert run(program, "1").returncode == 0
+    assert "leave DeepSpeed out" in run(program, "1", "zero").stderr

@@ -45,11 +45,14 @@ def export(folder, *flags):
 
 
 def test_llama_of_transformers(tmp_path):
-    """transformers' Trainer with the callback, two replicas: the loss falls, and the weights have transformers' names."""
+    """transformers' Trainer with the callback, two replicas: the loss falls, and the weights have transformers' names.  The
+    state of its optimiser is handed over."""
     write_tales(tmp_path)
-    job = job_of("trainer-llama", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], outer={"rounds": 3, "steps": 20})
+    job = job_of("trainer-llama", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], recipe={"moments": "travel"},
+                 outer={"rounds": 3, "steps": 20})
     done, weights = run(tmp_path, job, export(tmp_path))
     assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.5, done["history"]
+    assert list(tmp_path.glob("swarm/work-*/**/external-*.state-60"))
     assert set(weights) == {name for name, _ in small_llama().named_parameters()}
 
 

@@ -290,6 +290,10 @@ int trainers_get(struct engine *e, struct work *w, struct external **ret, struct
         if (rc < 0)
             return rc;
         memcpy(t->digest, digest, sizeof(digest));
+        if (w->spec.recipe.moments == JOB_MOMENTS_TRAVEL && !external_keeps_state(t->running))
+            log_warn("trainer",
+                     "recipe.moments: travel does nothing: the trainer hands no state of an "
+                     "optimiser over");
         if (work_stopped(w, err))
             return -ERR_CANCELLED;
     }
