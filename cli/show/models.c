@@ -304,14 +304,23 @@ static bool is_crossed_later(const struct fetch *f, uint32_t number, const json_
     return false;
 }
 
+/* The name of the file of weights, in a folder that has its companions. */
+static const char *name_of(const struct fetch *f, const json_t *path, const char *dir)
+{
+    if (cli_int(json_object_get(f->about, "input"), "caption", 0) > 0 && !is_router(path))
+        return "diffusion_pytorch_model.safetensors";
+    char *config = file_join(dir, "adapter_config.json");
+    const bool adapter =
+        json_is_object(json_object_get(f->about, "companions")) && file_exists(config);
+    mem_free(config);
+    return adapter ? "adapter_model.safetensors" : "model.safetensors"; /* as peft has it */
+}
+
 static int download_levels(struct fetch *f, uint32_t number, const json_t *path,
                            const char *const *blobs, size_t n, const char *dir, struct err *err)
 {
     char *parts[LEVELS_MAX] = {0};
-    const bool captioned =
-        cli_int(json_object_get(f->about, "input"), "caption", 0) > 0 && !is_router(path);
-    char *file =
-        file_join(dir, captioned ? "diffusion_pytorch_model.safetensors" : "model.safetensors");
+    char *file = file_join(dir, name_of(f, path, dir));
     int rc = file_mkdirs(dir, 0777, err);
     if (rc == 0 && !f->parts)
         f->parts = file_join(dir, ".parts");

@@ -45,6 +45,7 @@ static const char *const names[] = {
     "model.fp16.safetensors",
     "model.safetensors.index.fp16.json",
     "model.fp16.safetensors.index.json",
+    "adapter_model.safetensors",
 };
 
 int component_find_weights(const char *folder, const char **ret, struct err *err)

@@ -51,8 +51,19 @@ def _numpy_items(model: Mapping[str, np.ndarray]) -> list[Item]:
     return items
 
 
+def _adapter_names(model: Any) -> dict[int, str]:
+    """The names that peft gives the weights of an adapter in a file, by their addresses; {} for any other model."""
+    model = getattr(model, "_orig_mod", model)
+    peft = sys.modules.get("peft")
+    if peft is None or not isinstance(model, peft.PeftModel):
+        return {}
+    saved = peft.get_peft_model_state_dict(model, adapter_name=model.active_adapter, save_embedding_layers=False)
+    return {value.data_ptr(): name for name, value in saved.items()}
+
+
 def _torch_items(model: Any) -> list[Item]:
     import torch
+    adapter = _adapter_names(model)
     kinds = {torch.float32: _lib.F32, torch.bfloat16: _lib.BF16, torch.float16: _lib.F16, torch.int64: _lib.I64,
              torch.int32: _lib.I32}
     places = {id(value): (mapping, key) for module in model.modules() for mapping in (module._parameters, module._buffers)
@@ -72,7 +83,8 @@ def _torch_items(model: Any) -> list[Item]:
         if place in seen:
             continue  # tied to a tensor that is in the list
         seen.add(place)
-        name = name.replace("_orig_mod.", "")  # the prefix of torch.compile: weights keep the names from before it
+        # "_orig_mod." is the prefix of torch.compile: weights keep the names from before it.
+        name = adapter.get(value.data_ptr(), name.replace("_orig_mod.", ""))
         items.append(Item(name, places.get(id(value), ({name: value}, name)), kinds[value.dtype], not trained))
     return items
 
