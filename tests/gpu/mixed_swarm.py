@@ -65,12 +65,10 @@ def show(worker):
 
 def submit(swarm, args, common, **keys):
     """Submits the job of the integration tests; on a GPU with heads as wide as those of real models."""
-    path = common.write_job(os.path.join(swarm.folder, "job"), data=False, up="e3m0", down="e3m0", precision="auto", **keys)
-    with open(path, encoding="utf-8") as f:
-        text = f.read()
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text if args.small else text.replace("heads: 2", f"heads: {keys['dim'] // 64}"))
-    return swarm.submit(path)
+    if not args.small:
+        keys["heads"] = keys["dim"] // 64
+    return swarm.submit(common.write_job(os.path.join(swarm.folder, "job"), data=False, up="e3m0", down="e3m0",
+                                         precision="auto", **keys))
 
 
 def mixed(swarm, args, common):
