@@ -447,8 +447,8 @@ struct kernel_ops {
      * free, sync, host memory or profile; an operation that cannot be recorded fails.
      *
      * graph_end always ends the recording.  -EBUSY: something could not be recorded, and
-     * *ret is NULL.  graph_launch: -ESTALE: working memory has moved since; free the
-     * graph, run the operations, record again. */
+     * *ret is NULL; -ENOMEM: so for a lack of memory, which may pass.  graph_launch: -ESTALE:
+     * working memory has moved since; free the graph, run the operations, record again. */
     int (*graph_begin)(struct device *dev, struct stream *s, struct err *err);
     int (*graph_end)(struct device *dev, struct stream *s, struct graph **ret, struct err *err);
     int (*graph_launch)(struct device *dev, struct graph *g, struct stream *s);

@@ -94,6 +94,10 @@ static inline struct cuda_state *cuda_state(const struct device *dev)
  * memory is forgotten: -ENOMEM. */
 int cuda_check(struct cuda_state *st, cudaError_t e);
 
+/* What the card says of a library's failure, whose status may not tell: as cuda_check, a lack of
+ * memory where little is left; 0: nothing. */
+int cuda_blame(struct cuda_state *st);
+
 /* Working memory of the operation being started, 256-byte aligned: -ENOMEM; while a graph is
  * recorded it cannot grow: -EBUSY. */
 int cuda_scratch(struct stream *s, size_t bytes, void **ret);

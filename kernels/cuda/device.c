@@ -322,7 +322,8 @@ struct graph {
 static int refuse_graph(struct cuda_state *st, struct err *err, const char *what, cudaError_t e)
 {
     (void)cudaGetLastError();
-    return err_set(err, -EBUSY, "device cuda:%d cannot %s a graph: %s (%s)", st->index, what,
+    return err_set(err, e == cudaErrorMemoryAllocation ? -ENOMEM : -EBUSY,
+                   "device cuda:%d cannot %s a graph: %s (%s)", st->index, what,
                    cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
@@ -355,7 +356,7 @@ static int graph_end(struct device *dev, struct stream *s, struct graph **ret, s
     if (captured)
         cudaGraphDestroy(captured);
     if (!g)
-        return err_set(err, -EBUSY, "no memory for a graph");
+        return err_set(err, -ENOMEM, "no memory for a graph");
     if (e != cudaSuccess) {
         free(g);
         return refuse_graph(st, err, "record", e);

@@ -100,15 +100,15 @@ static bool same(const struct dnn_call *a, const struct dnn_call *b)
                                : memcmp(&a->shape.conv, &b->shape.conv, sizeof a->shape.conv) == 0;
 }
 
-static void plan(struct dnn *a, struct entry *e)
+static void plan(struct dnn *a, struct entry *e, const struct stream *s)
 {
     const struct dnn_target to = {.api = &a->api, .handle = a->handle, .version = a->version};
     struct err err = {0};
     int rc = e->call.kind == DNN_SDPA ? sdpa_plan_make(&to, &e->call.shape.sdpa, &e->plan, &err)
                                       : conv_plan_make(&to, &e->call.shape.conv, &e->plan, &err);
-    e->unplanned = rc == -ENOMEM;
-    snprintf(e->why, sizeof e->why, "%.159s", rc < 0 ? err.msg : "");
     (void)cudaGetLastError(); /* an engine that could not be loaded is no error of ours */
+    e->unplanned = rc == -ENOMEM || (rc < 0 && cuda_blame(s->st) == -ENOMEM);
+    snprintf(e->why, sizeof e->why, "%.159s", rc < 0 ? err.msg : "");
 }
 
 /* An entry without a plan, in place of the longest unused one if there are PLANS; NULL with a
@@ -163,7 +163,7 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
      * planning takes up to a second. */
     const unsigned calls = e->unplanned && !s->st->recording ? ++e->calls : 0;
     if (calls > 0 && (calls & (calls - 1)) == 0)
-        plan(a, e);
+        plan(a, e, s);
     if (call->kind == DNN_SDPA || s->st->recording)
         e->used = HELD;
     else if (e->used != HELD)
@@ -227,7 +227,7 @@ int dnn_run(struct dnn_call *call, struct stream *s)
     char refusal[sizeof e->why];
     (void)cudaGetLastError();
     snprintf(refusal, sizeof refusal, "cuDNN %d refused to run (status %d)", a->version, status);
-    if (!dnn_lacks_memory(status)) /* which the next call may have */
+    if (!dnn_lacks_memory(status) && cuda_blame(st) == 0) /* else the next call may have it */
         memcpy(e->why, refusal, sizeof refusal);
     return declined(a, refusal);
 }

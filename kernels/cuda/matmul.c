@@ -22,7 +22,7 @@ enum {
     PROBES = 16, /* places that a shape may have */
     WORK_BYTES = 32 << 20,
     ALIGN = 256,
-    TRIES = 16,     /* algorithms that are tried for a way, best guesses first */
+    TRIES = 8,      /* algorithms that are tried for a way, best guesses first */
     TIMED_MAX = 64, /* runs of each that are timed */
     TRIAL_BYTES = 64 << 20,
 };
@@ -477,7 +477,15 @@ static int finish(struct device *dev, const struct plan *p, const struct matmul 
                              : cuda_axpy(dev, mm->a_colsum, 1, (const float *)r->colsum, k->m, s);
 }
 
-/* All of it on the plan's way.  *status says what cuBLASLt said of its part. */
+/* Refused for what it is, by one that runs others. */
+static bool declined(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+           status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+/* All of it on the plan's way.  *status says what cuBLASLt said of its part, which for a lack of
+ * memory may be anything. */
 static int run_way(struct device *dev, struct lt *lt, struct plan *p, int algo,
                    const struct matmul *mm, struct stream *s, cublasStatus_t *status)
 {
@@ -494,6 +502,8 @@ static int run_way(struct device *dev, struct lt *lt, struct plan *p, int algo,
         *status = multiply(lt, p, algo, mm, &r, s);
     if (*status == CUBLAS_STATUS_ALLOC_FAILED)
         rc = cuda_check(s->st, cudaErrorMemoryAllocation);
+    else if (*status != CUBLAS_STATUS_SUCCESS && !declined(*status))
+        rc = cuda_blame(s->st);
     return rc == 0 && *status == CUBLAS_STATUS_SUCCESS ? finish(dev, p, mm, &r, s) : rc;
 }
 
@@ -531,7 +541,7 @@ static void trial_free(struct trial *t)
         if (t->clock[i])
             cudaEventDestroy(t->clock[i]);
     cudaFree(t->memory);
-    (void)cudaGetLastError(); /* of an algorithm that could not run */
+    (void)cudaGetLastError(); /* of what could not be made */
 }
 
 /* Milliseconds of `runs` runs; infinite when the algorithm, or the clock, is refused. */
@@ -638,12 +648,6 @@ static int tune(struct device *dev, struct lt *lt, struct plan *p, const struct 
     return 0;
 }
 
-static bool declined(cublasStatus_t status)
-{
-    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-           status == CUBLAS_STATUS_ARCH_MISMATCH;
-}
-
 /* On the way that the plan says, and the next ones if that is declined. */
 static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const struct matmul *mm,
                     struct stream *s)
@@ -653,10 +657,8 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
         int rc = run_way(dev, lt, p, 0, mm, s, &status);
         if (rc < 0 || status == CUBLAS_STATUS_SUCCESS)
             return rc;
-        if (!declined(status)) {
-            rc = cuda_check(s->st, cudaGetLastError());
-            return rc < 0 ? rc : cuda_check(s->st, cudaErrorUnknown);
-        }
+        if (!declined(status))
+            return cuda_check(s->st, cudaErrorUnknown);
         if (s->st->recording)
             return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
         decide(lt, p, p->way + 1);

@@ -3,6 +3,9 @@
 #include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
 
+/* More than a library allocates to load a kernel. */
+enum { LITTLE_BYTES = 64 << 20 };
+
 int cuda_check(struct cuda_state *st, cudaError_t e)
 {
     if (e == cudaSuccess)
@@ -17,6 +20,15 @@ int cuda_check(struct cuda_state *st, cudaError_t e)
     if (!st->broken)
         st->broken = (int)e;
     return -ERR_DEVICE;
+}
+
+int cuda_blame(struct cuda_state *st)
+{
+    size_t available = 0, total = 0;
+    cudaError_t e = cudaMemGetInfo(&available, &total);
+    if (e == cudaSuccess && available < LITTLE_BYTES)
+        e = cudaErrorMemoryAllocation;
+    return cuda_check(st, e);
 }
 
 int cuda_scratch(struct stream *s, size_t bytes, void **ret)

@@ -596,7 +596,8 @@ static bool same_step(struct trainer *t, const struct batch *b)
     return same;
 }
 
-/* Records the graph of the step, without running it; on failure this trainer records no more. */
+/* Records the graph of the step, without running it; on failure this trainer records no more, but
+ * for a lack of memory, which may pass. */
 static int record(struct trainer *t, const struct batch *b)
 {
     struct recording *r = recording_of(t, b);
@@ -607,15 +608,25 @@ static int record(struct trainer *t, const struct batch *b)
         rc = t->ops->graph_end(t->dev, t->w->stream, &r->graph, queued < 0 ? NULL : &err);
         if (queued < 0) {
             forget_graph(t, r);
-            rc = queued;
+            rc = rc == -ENOMEM ? rc : queued;
         }
     }
+    if (rc == 0)
+        r->asked = 0;
     if (rc < 0) {
         (void)weights_check(t->w, NULL);
-        r->off = true;
+        r->off = rc != -ENOMEM;
         log_warn("train", "steps are not recorded device=%s reason=\"%s\"", t->dev->name, err.msg);
     }
     return rc;
+}
+
+/* At the first, second, fourth .. step that could be recorded, since a try costs the host as much
+ * as a step. */
+static bool is_due(struct recording *r)
+{
+    const unsigned asked = ++r->asked;
+    return (asked & (asked - 1)) == 0;
 }
 
 static int run_step(struct trainer *t, const struct batch *b, struct err *err)
@@ -625,7 +636,7 @@ static int run_step(struct trainer *t, const struct batch *b, struct err *err)
         return queue_step(t, b, err);
     if (!same_step(t, b))
         forget_graph(t, r);
-    else if (r->graph || record(t, b) == 0) {
+    else if (r->graph || (is_due(r) && record(t, b) == 0)) {
         int rc = t->ops->graph_launch(t->dev, r->graph, t->w->stream);
         if (rc != -ESTALE)
             return rc < 0 ? err_set(err, rc, "a step cannot be started on %s: %s", t->dev->name,

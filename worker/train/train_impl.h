@@ -18,6 +18,7 @@ enum {
 struct recording {
     struct graph *graph;
     bool known, off;   /* `last` is set; nothing can be recorded */
+    unsigned asked;    /* steps since the last recording that one could have been made of */
     struct batch last; /* the last step's; its pointers may dangle */
 };
 

@@ -1,9 +1,10 @@
 /* cuBLASLt as far as kernels/cuda/matmul.c uses it, on plain memory: what the descriptors say
  * is done by loops.  SKERRY_EMULATE_LT narrows what it takes, so that each way is tried:
  * "strict" has only a bias of C's type and no sums, "plain" no epilogue, "none" nothing.  With
- * "full" no product has memory to run.  With "tune" it has three algorithms, of which one is wrong,
- * one does not run and the last, which the emulated clock likes best, is right.  Who allows that
- * parts of a sum are rounded to bf16 gets a wrong algorithm too. */
+ * "full" no product has the memory to run, which its status does not say.  With "tune" it has three
+ * algorithms, of which one is wrong, one does not run and the last, which the emulated clock likes
+ * best, is right.  Who allows that parts of a sum are rounded to bf16 gets a wrong algorithm too.
+ */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -281,7 +282,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, c
     if (tuned() && algo->data[0] == 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (mode && strcmp(mode, "full") == 0)
-        return CUBLAS_STATUS_ALLOC_FAILED;
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     const struct product w = {
         .d = *(const struct desc *)opaque,
         .first = *(const struct layout *)la,

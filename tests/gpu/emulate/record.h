@@ -15,11 +15,15 @@ void emu_do(void (*run)(void *arg), const void *arg, size_t bytes);
 int emu_launches(void);
 int emu_works(void);
 
-/* From now on allocations of so many bytes and more fail, on the card and of pinned memory. */
+/* From now on allocations of so many bytes and more fail, on the card and of pinned memory, and no
+ * more is said to be free. */
 void emu_refuse(size_t bytes);
 
 /* While it is on, launches of kernels and graphs lack memory. */
 void emu_refuse_launches(int on);
+
+/* So many graphs to come lack the memory to be made. */
+void emu_refuse_graphs(int count);
 
 /* A launch begins; 0: it is refused, and the runtime's last error says so. */
 int emu_launch_begins(void);

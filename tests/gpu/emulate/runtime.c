@@ -23,6 +23,7 @@ struct CUgraph_st {
 static struct CUgraph_st *capture; /* in progress */
 static int launches, works;
 static size_t refused = ((size_t)1 << 30) + 1;
+static int graphs_refused;
 static bool launches_refused, second_card;
 static _Thread_local cudaError_t last;
 
@@ -61,6 +62,10 @@ void emu_refuse(size_t bytes)
 void emu_refuse_launches(int on)
 {
     launches_refused = on;
+}
+void emu_refuse_graphs(int count)
+{
+    graphs_refused = count;
 }
 int emu_launch_begins(void)
 {
@@ -106,6 +111,10 @@ static void graph_drop(struct CUgraph_st *g)
 /* The nodes move to the executable graph. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
+    if (graphs_refused > 0) {
+        graphs_refused--;
+        return fail(cudaErrorMemoryAllocation);
+    }
     struct CUgraph_st *g = malloc(sizeof *g);
     *g = *graph;
     graph->first = NULL;
@@ -169,7 +178,8 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device)
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-    *available = *total = (size_t)1 << 30;
+    *total = (size_t)1 << 30;
+    *available = refused <= *total ? refused - 1 : *total;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **p, size_t bytes)

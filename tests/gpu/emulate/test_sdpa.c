@@ -5,6 +5,7 @@
 #include "kernels/cuda/lib/cudnn_abi.h"
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/sdpa.h"
+#include "tests/gpu/emulate/record.h"
 
 #if __has_include(<cudnn_graph.h>)
 #include <cudnn_graph.h>
@@ -283,16 +284,27 @@ static void refusals_fall_back(void **state)
     }
 }
 
-/* What lacks memory once is tried again. */
+/* What lacks memory once is tried again, and so is any refusal while little is left. */
 static void a_lack_of_memory_ends(void **state)
 {
-    static const char *const modes[] = {"full", "unplanned"};
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    enum { LITTLE = 48 << 20, PLENTY = 1 << 30 };
+    static const struct {
+        const char *mode, *why;
+        size_t left;
+    } cases[] = {
+        {"full", "(status 4004)", PLENTY},
+        {"unplanned", "(status 4004)", PLENTY},
+        {"refuse", "(status 3000)", LITTLE},
+        {"unload", "all of its engines", LITTLE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct devices d;
-        open_pair(&d, modes[i]);
+        open_pair(&d, cases[i].mode);
+        emu_refuse(cases[i].left);
         forward_and_backward(&d, (struct shape){1, 128, 2, 1, 16, true});
+        emu_refuse(PLENTY);
         assert_int_equal(use_of(&d).own, 3);
-        assert_non_null(strstr(use_of(&d).why, "(status 4004)"));
+        assert_non_null(strstr(use_of(&d).why, cases[i].why));
         setenv("SKERRY_EMULATE_SDPA", "", 1);
         forward_and_backward(&d, (struct shape){1, 128, 2, 1, 16, true});
         assert_int_equal(use_of(&d).own, 3);

@@ -6,7 +6,7 @@
 #include "kernels/cuda/ways.h"
 #include "tests/gpu/emulate/record.h"
 
-enum { SIDE = 64, MIB = 1 << 20, PLENTY = 1 << 30 };
+enum { SIDE = 64, MIB = 1 << 20, LITTLE = 48 * MIB, PLENTY = 1 << 30 };
 
 static void products_wait_for_memory(void **state)
 {
@@ -43,16 +43,21 @@ static void products_wait_for_the_library(void **state)
     assert_int_equal(device_open("cuda:0", 0, &dev, NULL), 0);
     for (int timed = 0; timed < 2; timed++) {
         setenv("SKERRY_EMULATE_LT", "full", 1);
+        emu_refuse(LITTLE);
         assert_int_equal(dev->ops->matmul(dev, &mm, NULL), -ENOMEM);
+        emu_refuse(PLENTY);
         unsetenv("SKERRY_EMULATE_LT");
         assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
     }
     struct stream *s;
     assert_int_equal(dev->ops->stream_new(dev, &s, NULL), 0);
     assert_int_equal(dev->ops->matmul(dev, &mm, s), 0);
-    assert_int_equal(dev->ops->graph_begin(dev, s, NULL), 0);
-    assert_int_equal(dev->ops->matmul(dev, &mm, s), 0);
-    assert_int_equal(dev->ops->graph_end(dev, s, &g, NULL), 0);
+    emu_refuse_graphs(1);
+    for (int refused = 1; refused >= 0; refused--) {
+        assert_int_equal(dev->ops->graph_begin(dev, s, NULL), 0);
+        assert_int_equal(dev->ops->matmul(dev, &mm, s), 0);
+        assert_int_equal(dev->ops->graph_end(dev, s, &g, NULL), refused ? -ENOMEM : 0);
+    }
     emu_refuse_launches(1);
     for (int i = 0; i < 2; i++)
         assert_int_equal(dev->ops->graph_launch(dev, g, s), -ENOMEM);
@@ -62,6 +67,31 @@ static void products_wait_for_the_library(void **state)
     assert_int_equal(dev->ops->sync(dev, s, NULL), 0);
     dev->ops->graph_free(dev, g);
     dev->ops->stream_free(dev, s);
+    guard_check_all();
+    device_close(dev);
+}
+
+/* A product that has no memory to be recorded spoils this recording, and not the card. */
+static void recordings_wait_for_memory(void **state)
+{
+    struct device *dev;
+    struct graph *g;
+    struct matmul mm = {.m = SIDE, .n = SIDE, .k = SIDE, .dt = DT_BF16, .c_dt = DT_BF16};
+    mm.a = guard_randn(SIDE * SIDE, DT_BF16, 1);
+    mm.b = guard_randn(SIDE * SIDE, DT_BF16, 1);
+    mm.c = guard_new(SIDE * SIDE * 2);
+    assert_int_equal(device_open("cuda:0", 0, &dev, NULL), 0);
+    assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+    setenv("SKERRY_EMULATE_LT", "full", 1);
+    emu_refuse(LITTLE);
+    assert_int_equal(dev->ops->graph_begin(dev, NULL, NULL), 0);
+    assert_int_equal(dev->ops->matmul(dev, &mm, NULL), -EBUSY);
+    assert_int_equal(dev->ops->graph_end(dev, NULL, &g, NULL), -ENOMEM);
+    assert_null(g);
+    emu_refuse(PLENTY);
+    unsetenv("SKERRY_EMULATE_LT");
+    assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+    assert_int_equal(dev->ops->sync(dev, NULL, NULL), 0);
     guard_check_all();
     device_close(dev);
 }
@@ -148,6 +178,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_wait_for_memory),
         cmocka_unit_test(products_wait_for_the_library),
+        cmocka_unit_test(recordings_wait_for_memory),
         cmocka_unit_test(launches_wait_for_memory),
         cmocka_unit_test(copies_wait_for_memory),
         cmocka_unit_test(the_next_card_is_not_blamed),

@@ -32,6 +32,7 @@ static struct lazy {
     struct graph *recording;
     bool spoiled;   /* something in the recording could not be recorded */
     bool refuse;    /* no recording succeeds */
+    int lacks;      /* recordings to come that lack memory */
     bool move_next; /* the next launch finds that memory has moved */
     int rc;         /* first failure of work done */
     int syncs, begins, launches, graphs;
@@ -261,11 +262,12 @@ static inline int lazy_graph_end(struct device *dev, struct stream *s, struct gr
 {
     *ret = lazy.recording;
     lazy.recording = NULL;
-    if (!lazy.spoiled)
+    const bool lacks = lazy.lacks > 0 && lazy.lacks--;
+    if (!lazy.spoiled && !lacks)
         return 0;
     lazy_graph_free(dev, *ret);
     *ret = NULL;
-    return err_set(err, -EBUSY, "a graph was spoiled");
+    return err_set(err, lacks ? -ENOMEM : -EBUSY, "a graph was spoiled");
 }
 
 static inline void run_graph(const void *v)

@@ -16,6 +16,7 @@ struct course {
     struct model_spec spec;
     struct train_options opt;
     bool bad, shorter, moves; /* a step diverges, one has fewer samples, memory moves once */
+    int lacks;                /* recordings that lack memory */
 };
 
 /* All that a course shows. */
@@ -138,6 +139,7 @@ static void compare(const struct course *c, bool refuse, int launches)
     struct report want = take(cpu, c);
     struct device *dev = lazy_open(cpu);
     lazy.refuse = refuse;
+    lazy.lacks = c->lacks;
     struct report got = take(dev, c);
     assert_int_equal(lazy.launches, launches);
     assert_int_equal(lazy.graphs, 0);
@@ -225,6 +227,16 @@ static void test_no_recording(void **state)
     compare(&c, true, 0);
 }
 
+/* A recording that lacks memory is tried again at the second, fourth and eighth step that is equal
+ * to the one before it; the graph of the fourth serves for the rest. */
+static void test_lack_of_memory(void **state)
+{
+    struct course c = course_of(tiny_spec());
+    c.lacks = 2;
+    compare(&c, false, STEPS - 4);
+    assert_int_equal(lazy.begins, 3);
+}
+
 /* Those of teachers wait in the middle. */
 static void test_students(void **state)
 {
@@ -238,7 +250,8 @@ int main(void)
         cmocka_unit_test(test_images),       cmocka_unit_test(test_router),
         cmocka_unit_test(test_texts),        cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_shapes),       cmocka_unit_test(test_moved_memory),
-        cmocka_unit_test(test_no_recording), cmocka_unit_test(test_students),
+        cmocka_unit_test(test_no_recording), cmocka_unit_test(test_lack_of_memory),
+        cmocka_unit_test(test_students),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
