@@ -5,7 +5,7 @@ GPU := $(O)/gpu
 CHECK_NAMES := $(GPU_TEST_NAMES) comm contribute_card frozen_stream islands
 GPU_OBJ := $(CHECK_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
            $(if $(filter 1,$(CUDA)),$(GPU)/guard_card.o)
-GPU_CHOICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='guard_device()' -DCARD_DEVICE='guard_device()')
+GPU_CHOICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='guard_device()' -DCARD_DEVICE='guard_device()' -DHOPPER_SAMPLES=100)
 define gpu_test
 $$(GPU)/test_%.o: $(1)/test_%.c $$(STAMP) | $$(PB_H)
 	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_CHOICE) -Dmain=main_$$* \

@@ -6,6 +6,11 @@
  * to bf16.  0.02 of the typical size bounds both. */
 #include "tests/unit/kernels/guard.h"
 
+/* Times four heads: several for each multiprocessor, of which the emulated card has four. */
+#ifndef HOPPER_SAMPLES
+#define HOPPER_SAMPLES 3
+#endif
+
 struct shape {
     int B, T, H, D;
     int Hkv; /* 0: H */
@@ -230,12 +235,38 @@ static void matches_reference(void **state)
     }
 }
 
-/* The shape of our own backward for Hopper, which tests/gpu/run.sh sanitises. */
-static void matches_reference_of_hopper(void **state)
+/* The shape of our own backward for Hopper; tests/gpu/run.sh sanitises the functions of it. */
+static void matches_reference_on_hopper(void **state)
 {
     const struct shape s = {2, 256, 3, 72};
     compare(*state, &s, DT_F32);
     compare(*state, &s, DT_BF16);
+}
+
+/* The same kernel, of which a block does one head after the other: each sample alone, whose heads
+ * are all the first of their blocks, gives the same bits.  The scale keeps cuDNN away. */
+static void batches_do_not_matter_on_hopper(void **state)
+{
+    enum { T = 256, H = 4, D = 72, ROW = T * H * D, N = HOPPER_SAMPLES * ROW, BYTES = ROW * 3 * 2 };
+    struct devices *d = *state;
+    struct attention_bwd b = {.T = T, .H = H, .D = D, .scale = 0.1f, .dt = DT_BF16};
+    const char *qkv = guard_randn(3 * N, DT_BF16, 1), *o = guard_randn(N, DT_BF16, 1);
+    const char *d_o = guard_randn(N, DT_BF16, 1);
+    const float *lse = guard_randn(HOPPER_SAMPLES * H * T, DT_F32, 1);
+    char *all = guard_new((size_t)HOPPER_SAMPLES * BYTES), *alone = guard_new(BYTES);
+    for (int i = -1; i < HOPPER_SAMPLES; i++) {
+        const size_t at = i < 0 ? 0 : (size_t)i;
+        b.B = i < 0 ? HOPPER_SAMPLES : 1;
+        b.dqkv = i < 0 ? all : memset(alone, 0xff, BYTES);
+        b.qkv = qkv + at * BYTES;
+        b.o = o + at * ROW * 2;
+        b.d_o = d_o + at * ROW * 2;
+        b.lse = lse + at * H * T;
+        assert_int_equal(d->fast->ops->attention_bwd(d->fast, &b, NULL), 0);
+        if (i >= 0)
+            assert_memory_equal(alone, all + at * BYTES, BYTES);
+    }
+    guard_check_all();
 }
 
 static void matches_reference_apart(void **state)
@@ -545,7 +576,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_reference),
-        cmocka_unit_test(matches_reference_of_hopper),
+        cmocka_unit_test(matches_reference_on_hopper),
+        cmocka_unit_test(batches_do_not_matter_on_hopper),
         cmocka_unit_test(matches_reference_apart),
         cmocka_unit_test(reference_is_the_definition),
         cmocka_unit_test(hidden_keys_have_no_gradient),
