@@ -25,7 +25,8 @@
 #
 # PYTHON=FILE     tried first; needed are PyTorch for the comparisons with it, and pytest, numpy,
 #                 Pillow, requests for the swarm.  What is missing is said, the rest runs.
-# BUILD_DIR, CUDA_ARCHS, SECONDS_MAX (of a call; 480 with --only): what would begin later does not.
+# BUILD_DIR, CUDA_ARCHS, SECONDS_MAX (of a call; 480 with --only, 560 with --short): what would
+#                 begin later does not, and what runs by then is ended.
 # SLOWER=N        every limit of time is N times as long, for a busy machine.
 #
 # Exit 0: every step passed and every bound holds.
@@ -39,7 +40,7 @@ while [ $# -gt 0 ]; do
     --bundle) bundle=${2:?--bundle needs a file} make='' && shift ;;
     --only) only=" ${2:?--only needs groups} " && shift ;;
     --dry-run) [ "${2:-}" = cpu ] && dry=1 device=cpu torch_device=cpu && shift ;;
-    *) sed -n '2,31s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,32s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift
 done
@@ -48,11 +49,12 @@ case $build in
 *) build=$(pwd)/$build ;;
 esac
 slower=${SLOWER:-1} most=3600
+[ -n "$short" ] && most=560
 [ -n "$only" ] && most=480
 end=$((begun + slower * ${SECONDS_MAX:-$most}))
 figures=$build/figures
 records=${OUT:-$figures/gpu${dry:+-dry-run}}
-pythons="${PYTHON:-} python3 /usr/bin/python3 ${XDG_CACHE_HOME:-$HOME/.cache}/skerry/references/bin/python"
+pythons=${PYTHONS:-"${PYTHON:-} python3 /usr/bin/python3 ${XDG_CACHE_HOME:-$HOME/.cache}/skerry/references/bin/python"}
 [ -n "$bundle" ] && build=$build/bundle
 mkdir -p "$records" "$figures" || exit 2
 export PYTHONUNBUFFERED=1
@@ -65,20 +67,26 @@ ended() { # NAME RESULT SECONDS
     printf '%-58s %5s s  %s\n' "$1" "$3" "$2"
 }
 
+# limit: so many seconds, or those that are left of the call.
+within() { # SECONDS
+    limit=$(($1 * slower)) now=$(date +%s)
+    [ $limit -le $((end - now)) ] || limit=$((end - now))
+    [ $limit -gt 0 ] || limit=1
+}
+
 # step NAME SECONDS COMMAND...: it prints into the record, whose end is shown on failure.
 step() {
-    name=$1 limit=$(($2 * slower)) start=$(date +%s)
+    name=$1 start=$(date +%s)
+    within "$2"
     shift 2
     printf '# step %s\n' "$name" >>"$record"
-    left=$((end - start))
-    [ $left -lt "$limit" ] && limit=$left
-    if [ "$limit" -lt 3 ]; then
+    if [ $limit -lt 3 ]; then
         result="not run: no time left"
         ended "$name" "$result" 0
         return 1
     fi
     before=$(wc -c <"$record")
-    timeout -k 5 "$limit" "$@" >>"$record" 2>&1
+    timeout -k 5 $limit "$@" >>"$record" 2>&1
     rc=$?
     result=ok
     [ $rc -ne 0 ] && result="FAILED ($rc)"
@@ -116,7 +124,9 @@ also() { export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$1"; }
 python_with() { # WHAT SECONDS CODE
     for p in $pythons; do
         command -v "$p" >/dev/null || continue
-        said=$(timeout $(($2 * slower)) "$p" -c "$3" 2>&1)
+        within "$2"
+        [ $limit -ge 10 ] || limit=10 # the table needs it
+        said=$(timeout -k 5 $limit "$p" -c "$3" 2>&1)
         rc=$?
         said=$(printf %s "$said" | tail -n 1 | cut -c1-200)
         [ $rc -eq 0 ] && tell "# about $1: $p $said" >&2 && echo "$p" && return
@@ -157,7 +167,7 @@ fi
 for program in "$gpu/check_ops" "$gpu/train_bench" "$tools/train_probe" "$tools/llama_probe" "$build/bin/workerd"; do
     [ -x "$program" ] || { echo "run.sh: no $program: make gpu-tests, or --bundle" >&2; exit 1; }
 done
-if [ -z "${OPENS:-}" ]; then # else --short has seen it
+if [ -z "${OPENS:-}" ]; then # else --short has seen it, and tells PYTHONS
     step "a device that opens" 120 "$gpu/train_bench" --device $device --dim 16 --depth 1 --heads 2 --grid 2 --batch 1 --seconds 0.1
     case $result in
     "FAILED ("*) echo "run.sh: $device does not open, and all that follows needs it: what it said is above" >&2 && exit 1 ;;
@@ -192,29 +202,32 @@ torchs() { # NAME SECONDS ARGUMENTS...: the last third of the time begins nothin
 
 # ---- all of it in five minutes ----------------------------------------------
 # Groups as calls of their own, each with its folder of records, which are packed again every few
-# seconds.
-parts=$figures/short
-call() { # GROUP
+# seconds.  What measures nothing has two fifths of the time, and what it finds to be fast on a busy
+# card is not kept for the rest.
+parts=$figures/short busy=$figures/busy
+left() { echo $(((end - $(date +%s)) / slower)); } # seconds
+call() { # GROUP SECONDS [CACHE]
     mkdir -p "$parts/$1"
-    OPENS=1 BUILD_DIR=$build OUT=$parts/$1 sh tests/gpu/run.sh --no-build ${dry:+--dry-run cpu} --only "$1" >"$parts/$1/told" 2>&1
+    env ${3:+XDG_CACHE_HOME="$3"} OPENS=1 PYTHONS="$pythons" SECONDS_MAX="$2" BUILD_DIR="$build" OUT="$parts/$1" \
+        sh tests/gpu/run.sh --no-build ${dry:+--dry-run cpu} --only "$1" >"$parts/$1/told" 2>&1
     echo "$1: done after $(($(date +%s) - begun)) s"
 }
 pack() { tar czf "$records/short.tar.gz.new" -C "$parts" . && mv "$records/short.tar.gz.new" "$records/short.tar.gz"; }
 # shellcheck disable=SC2086
 if [ -n "$short" ]; then
     export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$build/inductor}"
-    rm -rf "$parts" && mkdir -p "$parts"
+    rm -rf "$parts" "$busy" && mkdir -p "$parts"
     (while sleep 3; do pack 2>/dev/null; done) &
     packing=$!
     trap 'kill $packing 2>/dev/null' EXIT
-    running=''
+    running='' each=$(($(left) * 2 / 5))
     for g in ops model swarm memory race; do
         mkdir -p "$parts/$g"
-        call $g &
+        call $g $each "$busy" &
         running="$running $!"
     done
     py_torch=$(python_with "PyTorch" 240 "$torch")
-    warm() { timeout $((100 * slower)) "$py_torch" tests/gpu/torch_train.py --device $torch_device --seconds 0.1 "$@" >/dev/null 2>&1; }
+    warm() { within 100; timeout -k 5 $limit "$py_torch" tests/gpu/torch_train.py --device $torch_device --seconds 0.1 "$@" >/dev/null 2>&1; }
     if [ -n "$py_torch" ]; then
         warm $xl ${xl_batches% --batch *} --sweep $blocks &
         running="$running $!"
@@ -222,7 +235,7 @@ if [ -n "$short" ]; then
         running="$running $!"
     fi
     wait $running
-    for g in bench train why; do call $g; done
+    for g in train bench why; do call $g "$(left)"; done
     kill $packing && wait $packing 2>/dev/null
     pack
     "$python" tests/gpu/figures.py --records "$parts" --out "$figures/gpu${dry:+-dry-run}.json" ${dry:+--dry-run}
@@ -238,13 +251,17 @@ fi
 
 # ---- is it right? ----------------------------------------------------------
 if group ops; then
-    for t in $("$gpu/check_ops" list); do
+    names=$figures/names
+    # shellcheck disable=SC2016
+    step "operations against the reference: their names" 60 \
+        sh -c '"$1" list >"$2" && test -s "$2"' sh "$gpu/check_ops" "$names" || : >"$names"
+    while read -r t <&3; do
         # cuDNN compiles for each shape of attention.
         name="operations against the reference: $t" limit=120
         # Listed where there are several cards: ranks that wait for each other would wait for ever.
         [ "$t" = islands ] && name="two cards: steps, a pipeline, a rank that fails" limit=60
         step "$name" $limit "$gpu/check_ops" "$t"
-    done
+    done 3<"$names"
     step "operations against the reference: our own attention" 60 env SKERRY_SDPA=own "$gpu/check_ops" attention
     step "operations against the reference: our own convolution" 60 env SKERRY_CONV=own "$gpu/check_ops" frozen_ops
 fi

@@ -99,6 +99,48 @@ def test_a_name_that_no_test_has():
         assert (done.returncode == 0) == ok, done.stdout.decode()
 
 
+def stand_ins(folder, check_ops):
+    """A build with this in the place of check_ops, and a Python that has nothing but itself."""
+    gpu = folder / "release" / "gpu"
+    gpu.mkdir(parents=True)
+    for name in ["bin", "release/tests", "release/gpu/train_bench"]:
+        (folder / name).symlink_to(os.path.join(BUILD, name))
+    for path, text in [(gpu / "check_ops", check_ops), (folder / "python", f"""
+case ${{2:-}} in "import "*torch*|"import "*pytest*) echo not here; exit 1 ;; esac
+exec {sys.executable} "$@"
+""")]:
+        path.write_text(f"#!/bin/sh\n{text}")
+        path.chmod(0o755)
+    return {"BUILD_DIR": str(folder), "PYTHONS": str(folder / "python"), "SLOWER": "1"}
+
+
+def test_a_step_that_hangs(tmp_path):
+    """It costs what measures nothing its time, and no figure; nor do figures read what was found beside it."""
+    hangs = """
+[ "$1" = list ] && echo adaln && exit
+mkdir -p "$XDG_CACHE_HOME/skerry" && touch "$XDG_CACHE_HOME/skerry/products"
+exec sleep 3600
+"""
+    cache = tmp_path / "cache"
+    process = start(tmp_path / "out", "--short", SECONDS_MAX="75", XDG_CACHE_HOME=str(cache), **stand_ins(tmp_path / "build", hangs))
+    told = process.communicate(timeout=600)[0].decode()
+    assert process.returncode == 1
+    assert told.index("train: done") < told.index("bench: done") < told.index("why: done") < told.index("\nfigures\n"), told
+    assert re.search(r"^operations against the reference: adaln +\d+ s  FAILED: over \d+ s$", told, re.M), told
+    assert re.search(r"^DiT 384x12, 64 tokens +\d+ s  ok$", told, re.M), told
+    assert (tmp_path / "build" / "figures" / "busy" / "skerry" / "products").exists()
+    assert not (cache / "skerry" / "products").exists()
+
+
+def test_a_list_that_fails(tmp_path):
+    for name, lists in [("fails", "exit 3"), ("empty", ":")]:
+        folder = tmp_path / name
+        process = start(folder / "out", "--only", "ops", **stand_ins(folder / "build", lists))
+        told = process.communicate(timeout=300)[0].decode()
+        assert process.returncode == 1
+        assert re.search(r"^operations against the reference: their names +\d+ s  FAILED", told, re.M), told
+
+
 def test_groups_of_a_call(tmp_path):
     process = start(tmp_path, "--only", "swarm whole")
     told = process.communicate(timeout=900)[0].decode()
