@@ -5,14 +5,20 @@
 
 #define HOUR_MS 3600000.0
 
-/* Milliseconds since the worker's time was last charged.  For a worker that was loaded only the
- * wall clock knows. */
+/* Milliseconds since the worker's time was last charged.  A worker that was loaded and is not back
+ * may have ended long ago. */
 static double elapsed(const struct coordinator *co, const struct worker *w)
 {
+    return w->since_ms != 0 ? (double)(core_now(co) - w->since_ms) : 0;
+}
+
+/* A process that was loaded is back: it has cost something during our absence, too, for which only
+ * the wall clock is left. */
+static void count_absence(struct coordinator *co, struct worker *w)
+{
     const int64_t wall = (int64_t)clock_wall_ms() - w->since_unix_ms;
-    if (w->since_ms != 0)
-        return (double)(core_now(co) - w->since_ms);
-    return w->since_unix_ms != 0 && wall > 0 ? (double)wall : 0;
+    if (w->since_ms == 0 && w->since_unix_ms != 0 && wall > 0)
+        w->since_ms = core_now(co) - (uint64_t)wall; /* this clock may begin later, and wraps */
 }
 
 static double dollars(const struct coordinator *co, const struct worker *w)
@@ -74,8 +80,10 @@ void cost_reckon(struct coordinator *co, struct worker *w, uint64_t next)
     w->served = next ? next : w->served;
 }
 
-void cost_join(struct coordinator *co, struct worker *w, double price)
+void cost_join(struct coordinator *co, struct worker *w, bool again, double price)
 {
+    if (again)
+        count_absence(co, w);
     if (w->state == WORKER_HERE)
         cost_reckon(co, w, 0);
     w->since_ms = core_now(co);

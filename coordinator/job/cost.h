@@ -3,8 +3,9 @@
  * The time of a worker with a price runs from its join until it leaves or is lost.  Each interval
  * is charged once, when it ends: a lease to its job; the time between two leases to the job of the
  * first, or of the second where the first job has ended.  Time that no job has caused is charged to
- * nobody, and so is the time in which a job is paused or its budget spent.  Amounts are dollars.
- * Loop thread. */
+ * nobody, and so is the time in which a job is paused or its budget spent.  Across a restart of the
+ * coordinator an interval goes on if the worker's process comes back; else its cost is unknown, and
+ * nothing is charged.  Amounts are dollars.  Loop thread. */
 #ifndef COORDINATOR_COST_H
 #define COORDINATOR_COST_H
 
@@ -13,9 +14,9 @@
 #define COST_PRICE_MAX 1e6     /* dollars an hour */
 #define COST_BUDGET_LEAST 1e-9 /* of a token whose budget is spent: 0 would be no bound */
 
-/* The worker has joined and costs `price` an hour from now on; called before it is WORKER_HERE.  An
- * invalid price counts as none. */
-void cost_join(struct coordinator *co, struct worker *w, double price);
+/* The worker has joined and costs `price` an hour from now on; called before it is WORKER_HERE.
+ * again: it is the process that we know.  An invalid price counts as none. */
+void cost_join(struct coordinator *co, struct worker *w, bool again, double price);
 /* Charges the interval that ends now: the lease that the worker still holds, or the time since its
  * last one.  next: the job of the lease that begins; 0: none. */
 void cost_reckon(struct coordinator *co, struct worker *w, uint64_t next);

@@ -208,7 +208,7 @@ static void take_line(char *to, size_t size, const char *from)
 }
 
 static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m,
-                        struct rpc_peer *peer)
+                        struct rpc_peer *peer, bool again)
 {
     memcpy(w->identity, m->identity.data, 16);
     take_line(w->name, sizeof(w->name), m->name);
@@ -220,7 +220,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->allows_trainers = m->allows_trainers;
     w->fetches_ahead = m->fetches_ahead;
     neighbours_take(w, m);
-    cost_join(co, w, m->price_per_hour);
+    cost_join(co, w, again, m->price_per_hour);
     w->state_reason[0] = '\0';
     state_set_worker_state(&co->state, w, WORKER_HERE);
     w->closed_ms = 0;
@@ -282,7 +282,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     member_unpark(co, w, "the worker has joined anew");
     if (!again)
         new_instance(co, w, m);
-    fill_worker(co, w, m, peer);
+    fill_worker(co, w, m, peer, again);
     access_know(&co->state, w);
     attach(co, w, peer);
     if (!again)

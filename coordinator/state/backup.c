@@ -374,8 +374,9 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
 
 /* ---- the way back -------------------------------------------------------- */
 
-/* Ids beyond any that the lost coordinator may have given out. */
-static int skip_ids(const char *db, struct err *err)
+/* Ids beyond any that the lost coordinator may have given out.  The time since the backup costs no
+ * job anything: nothing that was done in it is left. */
+static int begin_anew(const char *db, struct err *err)
 {
     struct store *s = NULL;
     struct state st;
@@ -389,6 +390,9 @@ static int skip_ids(const char *db, struct err *err)
         st.next_task += ID_GAP;
         st.next_module += ID_GAP;
         st.next_token += ID_GAP;
+        for (size_t i = 0; i < st.n_workers; i++)
+            if (st.workers[i]->state == WORKER_HERE)
+                state_edit_worker(&st, st.workers[i])->since_unix_ms = (int64_t)clock_wall_ms();
         persist_changes(s, &st);
         rc = store_commit(s, err);
     }
@@ -406,7 +410,7 @@ static int put_back(const char *folder, const char *data_dir, const struct manif
     int rc = file_mkdirs_for(to, 0700, err);
     if (rc == 0)
         rc = copy(from, first, f->sha256, f->size, err);
-    if (rc == 0 && database && (rc = skip_ids(first, err)) == 0)
+    if (rc == 0 && database && (rc = begin_anew(first, err)) == 0)
         rc = file_rename(first, to, err);
     mem_free(from);
     mem_free(to);

@@ -91,7 +91,7 @@ struct worker {
     double price;             /* dollars per hour of its machine; 0: none given */
     uint64_t served;          /* job of its newest lease; 0: none */
     int64_t since_unix_ms;    /* the time up to which it is charged (job/cost.h) */
-    uint64_t since_ms;        /* (m) the same; 0: it was loaded */
+    uint64_t since_ms;        /* (m) the same; 0: it was loaded, and is not back */
     uint64_t task_id;         /* the lease it holds; 0: none */
     struct verdict *verdicts; /* not yet sent or confirmed; up to VERDICTS_MAX */
     unsigned n_verdicts;

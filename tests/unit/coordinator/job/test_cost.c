@@ -20,7 +20,7 @@ static struct job *add_job(struct coordinator *co)
 static struct worker *add_worker(struct coordinator *co, double price)
 {
     struct worker *w = state_add_worker(&co->state, 0);
-    cost_join(co, w, price);
+    cost_join(co, w, false, price);
     state_set_worker_state(&co->state, w, WORKER_HERE);
     return w;
 }
@@ -193,34 +193,80 @@ static void prices(void **state)
     struct worker *w = add_worker(co, -1), *other = add_worker(co, NAN);
     struct cost now;
     assert_true(w->price == 0 && other->price == 0);
-    cost_join(co, other, COST_PRICE_MAX * 2);
+    cost_join(co, other, true, COST_PRICE_MAX * 2);
     assert_true(other->price == 0);
     (void)lease(co, j, w);
     pass(w, 5);
     cost_of(co, j, &now);
     near(now.work, 0);
     assert_int_equal(now.unpriced, 1);
-    cost_join(co, w, 3); /* it is back with a price: what went before was free */
+    cost_join(co, w, true, 3); /* it is back with a price: what went before was free */
     pass(w, 1);
     cost_of(co, j, &now);
     near(now.work, 3);
     assert_int_equal(now.unpriced, 0);
 }
 
-/* After a start the wall clock tells; one that was set back tells nothing. */
+/* It was loaded, so many hours after its time was last charged. */
+static void load_after(struct worker *w, double hours)
+{
+    w->since_ms = 0;
+    w->since_unix_ms = (int64_t)clock_wall_ms() - (int64_t)(hours * HOUR_MS);
+}
+
+/* After a start the wall clock tells what a process that is back has cost; one that was set back
+ * tells nothing. */
 static void loaded(void **state)
 {
     struct coordinator *co = *state;
     struct job *j = add_job(co);
     struct worker *w = add_worker(co, 1);
     struct task *t = lease(co, j, w);
-    w->since_ms = 0;
-    w->since_unix_ms = (int64_t)clock_wall_ms() - 2 * (int64_t)HOUR_MS;
-    task_requeue(co, t, "");
+    struct cost now;
+    load_after(w, 2);
+    cost_join(co, w, true, 1);
     near(j->cost.work, 2);
-    w->since_ms = 0;
-    w->since_unix_ms = (int64_t)clock_wall_ms() + HOUR_MS;
+    cost_join(co, w, true, 1); /* its connection was cut */
+    pass(w, 1);
+    task_requeue(co, t, "");
+    near(j->cost.work, 3);
+    load_after(w, -1);
+    cost_join(co, w, true, 1);
     task_lease(co, t, w);
+    near(j->cost.waiting, 0);
+    load_after(w, 1); /* and now without a task */
+    task_end(co, t, TASK_DONE, "");
+    near(j->cost.work, 3);
+    load_after(w, 2);
+    cost_join(co, w, true, 1);
+    near(j->cost.waiting, 2);
+    pass(w, 1);
+    cost_of(co, j, &now);
+    near(now.waiting, 3);
+}
+
+/* Its machine may have ended with the coordinator's, and the coordinator be back after a week. */
+static void not_back(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add_job(co);
+    struct worker *w = add_worker(co, 1), *idle = add_worker(co, 1);
+    struct cost now;
+    task_end(co, lease(co, j, idle), TASK_DONE, "");
+    struct task *t = lease(co, j, w);
+    load_after(w, 168);
+    load_after(idle, 168);
+    cost_of(co, j, &now);
+    near(now.work + now.waiting, 0);
+    task_requeue(co, t, "its worker is lost");
+    cost_settle(co, j);
+    near(j->cost.work + j->cost.waiting, 0);
+    load_after(w, 168);
+    cost_join(co, w, false, 1); /* another process on the same disk */
+    task_lease(co, t, w);
+    pass(w, 1);
+    task_end(co, t, TASK_DONE, "");
+    near(j->cost.work, 1);
     near(j->cost.waiting, 0);
 }
 
@@ -233,6 +279,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(of_a_token, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(not_back, bare_begin, bare_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

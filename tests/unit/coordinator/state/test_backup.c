@@ -14,6 +14,7 @@
 #include "tests/unit/coordinator/rig.h"
 
 #define LARGE_BYTES 200000
+#define WEEK_MS (7 * 24 * 3600 * 1000ll)
 
 /* ---- a disk of so many bytes ---- */
 
@@ -182,7 +183,8 @@ static char *names_in(const char *dir, char ret[1024])
 
 /* ---- there and back ---- */
 
-static void ids_go_on_far_above(const struct state *was)
+/* Ids go on far above, and the time since the backup is not charged to its workers. */
+static void begins_anew(const struct state *was)
 {
     struct store *s = NULL;
     struct state st;
@@ -197,6 +199,8 @@ static void ids_go_on_far_above(const struct state *was)
     assert_int_equal(st.next_task, was->next_task + 1000000);
     assert_int_equal(st.next_module, was->next_module + 1000000);
     assert_int_equal(st.next_token, was->next_token + 1000000);
+    assert_true(was->workers[0]->since_unix_ms < (int64_t)clock_wall_ms() - WEEK_MS);
+    assert_true(st.workers[0]->since_unix_ms >= (int64_t)clock_wall_ms() - DEADLINE_MS);
     store_close(s);
     state_release(&st);
     mem_free(path);
@@ -211,6 +215,9 @@ static void test_there_and_back(void **state)
     struct rig *r = *state;
     char names[1024], *blobs = file_join(other, "blobs");
     const struct blob_ref ref = submit_large(r, 'a');
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    edit_worker(r, r->workers[0].id)->since_unix_ms -= 2 * WEEK_MS;
+    settle(r);
     struct backup_result first = back_up(r, 0);
     assert_int_equal(strlen(first.name), strlen("20261122T212400Z"));
     assert_int_equal(first.files, 8); /* the database, six of the identity, a shard */
@@ -231,7 +238,7 @@ static void test_there_and_back(void **state)
     uint64_t size = 0;
     assert_int_equal(file_size(path, &size, NULL), 0);
     assert_int_equal(size, LARGE_BYTES);
-    ids_go_on_far_above(&r->co->state);
+    begins_anew(&r->co->state);
     mem_free(path);
     mem_free(blobs);
 }
