@@ -530,7 +530,7 @@ void coordinator_close(struct coordinator *co)
                       "the coordinator stops");
     poll_stop(co);
     if (co->api != NULL) /* else opening failed: a half-read state must not be saved */
-        persist_changes(co->store, &co->state);
+        persist_points(co->store, &co->state);
     if (co->store != NULL && store_commit(co->store, &err) < 0)
         log_error("store", "%s; changes that were not acknowledged are lost", err.msg);
     drop_replies(co);

@@ -147,11 +147,23 @@ static int write_rows(void *arg)
     return store_write(co->store, &co->write_err);
 }
 
+/* Points of curves come with every heartbeat, and join another commit if each costs something. */
+static void queue_points(struct coordinator *co)
+{
+    const bool alone = store_newest(co->store) < store_next(co->store);
+    if (co->points_ms == 0 ||
+        (co->ship && alone && core_now(co) - co->points_ms < CORE_POINTS_MS))
+        return;
+    co->points_ms = 0;
+    persist_points(co->store, &co->state);
+}
+
 static void commit(struct coordinator *co)
 {
     if (co->ship != NULL && co->n_garbage > 0)
         co->state.counters.seen = 0; /* a row: only whose log it still is deletes from the store */
     persist_changes(co->store, &co->state);
+    queue_points(co);
     folds_hand(co);
     gc_hand(co);
     const bool rows = store_hand(co->store);

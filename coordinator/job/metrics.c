@@ -42,7 +42,7 @@ static void add_metric(struct coordinator *co, struct job *j, struct metric_rec 
 {
     m->n = ++j->metric_n;
     m->at_unix_ms = (int64_t)clock_wall_ms();
-    save_metric(co->store, j->id, m);
+    save_metric(co->store, j, m);
 }
 
 /* Finds the job's entry for each of the names that the task's worker has sent; NULL: it keeps none.
@@ -153,6 +153,7 @@ void metrics_points(struct coordinator *co, struct job *j, struct task *t,
     }
     if (taken == 0)
         return;
+    core_points(co);
     j->loss_changed = true;
     uint64_t quarter = METRIC_POINTS_MAX / 4, before = j->metric_points / quarter;
     j->metric_points += taken;

@@ -508,8 +508,6 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         take_progress(co, w, t, p);
     else
         take_line(w->activity, sizeof(w->activity), p && w->lost_job ? p->activity : "");
-    if (mine && p->n_points > 0) /* points of several workers share a commit */
-        core_gather(co);
     if (p != NULL || !beat_waits(co, req, w))
         heartbeat_answer(co, req, w, t, p);
 }

@@ -20,10 +20,9 @@
 #define SIGN_MS 3000u
 #define OWN_TRIES 8
 #define AHEAD ", with rows that only its snapshot has" /* ends an owner's entry */
-#define ENTRIES_MAX                                                                                \
-    256u /* most entries after the newest snapshot, all of which a restore reads                   \
-          */
-#define ENTRIES_BYTES_MAX ((uint64_t)16 << 20)
+/* Most entries after the newest snapshot, all of which a restore reads one by one. */
+#define ENTRIES_MAX 1024u
+#define ENTRIES_BYTES_MAX ((uint64_t)16 << 20) /* or as many as the database has */
 #define SPARE_BYTES ((uint64_t)16 << 20) /* left on the disk beside a copy of the database */
 
 struct ship {
@@ -33,6 +32,7 @@ struct ship {
     struct s3_log look; /* of our thread */
     struct store_away away;
     uint64_t since, since_bytes; /* entries after the newest snapshot; writer thread */
+    uint64_t size;               /* of the newest snapshot; as these */
     char who[SHIP_WHO_MAX];
     pthread_t thread, sign;
     bool started, signs;
@@ -169,6 +169,8 @@ static int make_copy(struct ship *s, struct s3_log_snapshot *ret, struct err *er
         rc = hash_file(to, ret->sha256, &ret->size, err);
     if (rc < 0)
         drop_copy(to);
+    else
+        s->size = ret->size;
     mem_free(from);
     mem_free(to);
     return rc;
@@ -193,7 +195,8 @@ static void perhaps_snapshot(struct ship *s)
     pthread_mutex_lock(&s->lock);
     const bool busy = s->made.seq != 0;
     pthread_mutex_unlock(&s->lock);
-    if (busy || (s->since < ENTRIES_MAX && s->since_bytes < ENTRIES_BYTES_MAX))
+    const uint64_t most = s->size > ENTRIES_BYTES_MAX ? s->size : ENTRIES_BYTES_MAX;
+    if (busy || (s->since < ENTRIES_MAX && s->since_bytes < most))
         return;
     memcpy(made.hash, s->log.hash, sizeof(made.hash));
     s->since = s->since_bytes = 0;

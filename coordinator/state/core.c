@@ -86,6 +86,14 @@ void core_gather(struct coordinator *co)
         loop_timer_start(co->gather, CORE_GATHER_MS, 0);
 }
 
+void core_points(struct coordinator *co)
+{
+    if (co->points_ms == 0)
+        co->points_ms = core_now(co);
+    if (co->ship == NULL) /* else a later tick, since their job goes on */
+        core_gather(co);
+}
+
 struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
                                void (*send)(struct coordinator *co, struct reply *r))
 {

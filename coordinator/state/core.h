@@ -37,6 +37,7 @@ struct ship;
 #define CORE_SLOW_MS 1000      /* a commit that takes longer is reported as slow */
 #define CORE_TICK_MS 250       /* between checks of the leases */
 #define CORE_GATHER_MS 20      /* changes by heartbeats within this time share a commit */
+#define CORE_POINTS_MS 3000    /* and points of curves, if it is shipped */
 #define CORE_REPLIES_MAX 65536 /* replies that wait for a commit */
 /* Grace after our restart, or after we did not listen: workers redial within 10 s. */
 #define CORE_REDIAL_MS 15000
@@ -108,6 +109,7 @@ struct coordinator {
     uint64_t writing_ms;  /* when it began */
     struct err write_err; /* why it failed */
     bool touched;         /* jobs must advance: the next turn is more than a commit */
+    uint64_t points_ms;   /* since when points of curves wait for a commit; 0: none do */
     bool store_ok;
     bool disk_full;        /* an upload failed for lack of space: no work until a tick finds room */
     char store_error[512]; /* why no commit succeeds */
@@ -154,6 +156,9 @@ void core_touch(struct coordinator *co);
 
 /* A change by which nothing advances must be written: schedules a commit within CORE_GATHER_MS. */
 void core_gather(struct coordinator *co);
+/* The same for points of curves; where each commit is a paid write to the store, they wait up to
+ * CORE_POINTS_MS for another one. */
+void core_points(struct coordinator *co);
 
 /* Queues an answer for after the next commit, but does not schedule one; fill the returned struct
  * at once. */

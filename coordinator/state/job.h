@@ -290,6 +290,7 @@ struct job {
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;       /* newest; NAN */
     uint32_t leases;             /* (m) leases of its tasks: state_set_task_state() counts them */
+    bool points_new, metrics_new; /* (m) the row must be written with the points, the metrics */
     bool loss_changed;           /* (m) a replica's has: the job's must be computed again */
     struct job_times phase_gaps; /* (m) ms between progress of phases */
     struct job_times begin_ms;   /* (m) from a lease to its first progress */

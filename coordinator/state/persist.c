@@ -251,14 +251,14 @@ static const char *const statements[STATEMENTS] = {
     [PUT_SPEC] = "INSERT OR REPLACE INTO specs VALUES(?,?)",
     [PUT_JOB] =
         "UPDATE jobs SET state=?2, reason=?3, made_unix_ms=?4, started_unix_ms=?5,"
-        " ended_unix_ms=?6, bad_count=?7, metric_n=?8, metric_points=?9, steps_done=?10,"
-        " phases_done=?11, loss=?12, eval_loss=?13, generation=?14, resharded=?15, finishing=?16,"
-        " vocab=?17, tokenizer=?18, tokenizer_size=?19, warm_start=?20, warm_start_size=?21,"
-        " partitioner=?22, partitioner_size=?23, assignment=?24, assignment_size=?25, sizes=?26,"
-        " waited_ms=?27, trained_ms=?28, partitioner_before=?29, partitioner_before_size=?30,"
-        " token=?31, priority=?32, share=?33, budget=?34, cost_work=?35, cost_waiting=?36,"
-        " samples_done=?37, paused=?38, bytes_up=?39, bytes_down=?40, shard_bytes_down=?41,"
-        " bytes_near=?42, input=?43, numbers=?44 WHERE id=?1",
+        " ended_unix_ms=?6, bad_count=?7, steps_done=?8, phases_done=?9, eval_loss=?10,"
+        " generation=?11, resharded=?12, finishing=?13, vocab=?14, tokenizer=?15,"
+        " tokenizer_size=?16, warm_start=?17, warm_start_size=?18, partitioner=?19,"
+        " partitioner_size=?20, assignment=?21, assignment_size=?22, sizes=?23, waited_ms=?24,"
+        " trained_ms=?25, partitioner_before=?26, partitioner_before_size=?27, token=?28,"
+        " priority=?29, share=?30, budget=?31, cost_work=?32, cost_waiting=?33, samples_done=?34,"
+        " paused=?35, metric_n=?36, metric_points=?37, loss=?38, bytes_up=?39, bytes_down=?40,"
+        " shard_bytes_down=?41, bytes_near=?42, input=?43, numbers=?44 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -582,6 +582,7 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 #define NUMBER_TEXT_MAX (METRIC_NAME_MAX + 52) /* "NAME=value,held-out " */
 
 /* The bytes are written along with other changes: they change with every served file. */
+/* What only counts points of curves changes with every heartbeat: it is written along with those. */
 static void put_job(struct store *s, struct job *j)
 {
     char input[64], names[JOB_NUMBERS_MAX * NUMBER_TEXT_MAX + 1] = "";
@@ -595,16 +596,20 @@ static void put_job(struct store *s, struct job *j)
         store_put(s, NEW_JOB, "i", I(j->id));
         store_put(s, PUT_SPEC, "it", I(j->id), j->yaml);
     }
+    if (j->metrics_new)
+        j->row.seen = 0;
+    j->metrics_new = false;
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibiiiddddii|iiiitt", I(j->id),
+        s, &j->row.seen, PUT_JOB, "iitiiiiiidiiiibibibibibiibiiiddddii|iidiiiitt", I(j->id),
         I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms),
-        I(j->bad_count), I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done),
-        (double)j->loss, (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing),
-        I(j->vocab), B(&j->tokenizer), B(&j->warm_start), B(&j->partitioner), B(&j->assignment),
-        j->sizes, j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
+        I(j->bad_count), I(j->steps_done), I(j->phases_done), (double)j->eval_loss,
+        I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer),
+        B(&j->warm_start), B(&j->partitioner), B(&j->assignment), j->sizes,
+        j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
         B(&j->partitioner_before), I(j->token_id), I(j->quota.priority), j->quota.share,
         j->quota.budget, j->cost.work, j->cost.waiting, I(j->samples_done), I(j->paused),
-        I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->bytes_near), input, names);
+        I(j->metric_n), I(j->metric_points), (double)j->loss, I(j->bytes_up), I(j->bytes_down),
+        I(j->shard_bytes_down), I(j->bytes_near), input, names);
 }
 
 static void put_all_of_job(struct store *s, struct job *j)
@@ -700,14 +705,27 @@ void persist_changes(struct store *s, struct state *st)
 
 /* ---- metrics ------------------------------------------------------------- */
 
-void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m)
+void persist_points(struct store *s, struct state *st)
 {
+    for (size_t i = 0; i < st->n_jobs; i++) {
+        st->jobs[i]->metrics_new |= st->jobs[i]->points_new;
+        st->jobs[i]->points_new = false;
+    }
+    store_put_waiting(s);
+    persist_changes(s, st);
+}
+
+void save_metric(struct store *s, struct job *j, const struct metric_rec *m)
+{
+    const bool point = m->kind == METRIC_LOSS;
     char numbers[METRIC_NUMBERS_MAX * (METRIC_NAME_MAX + 32)] = "";
     size_t len = 0;
     for (size_t i = 0; i < m->n_numbers; i++)
         len += (size_t)snprintf(numbers + len, sizeof(numbers) - len, "%s %.17g ",
                                 m->numbers[i].name, m->numbers[i].value);
-    store_put(s, PUT_METRIC, "iiiiiiidddiiiit", I(job_id), I(m->n), I(m->kind), I(m->path),
+    *(point ? &j->points_new : &j->metrics_new) = true;
+    (point ? store_put_later : store_put)(
+        s, PUT_METRIC, "iiiiiiidddiiiit", I(j->id), I(m->n), I(m->kind), I(m->path),
               I(m->replica), I(m->round), I(m->step), m->loss, m->lr, m->seconds, I(m->samples),
               I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms), len > 0 ? numbers : NULL);
 }

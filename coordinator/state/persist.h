@@ -23,8 +23,10 @@ extern const struct store_schema persist_schema;
  * s NULL: queues nothing, since the store has them all. */
 void persist_changes(struct store *s, struct state *st);
 
-/* Queues a record of the metrics. */
-void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m);
+/* Queues a record of the metrics, but a point of a curve only at the next persist_points(). */
+void save_metric(struct store *s, struct job *j, const struct metric_rec *m);
+/* The same as persist_changes(), with the points of curves that wait. */
+void persist_points(struct store *s, struct state *st);
 /* Thins loss points to METRIC_POINTS_MAX; call it when a quarter of that has been added. */
 void save_points_thinned(struct store *s, const struct job *j);
 /* Thins records of rounds and evaluations to METRIC_ROUNDS_MAX, or to 128 per path with more than

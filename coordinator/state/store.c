@@ -49,6 +49,7 @@ struct store {
     const struct store_schema *schema;
     sqlite3_stmt **prepared;
     struct rows queue, group; /* group: rows of the running commit */
+    struct rows later;        /* for the queue */
     uint64_t commits;
     uint64_t handed, done; /* numbers of the newest commits */
     const struct store_away *away;
@@ -233,6 +234,7 @@ int store_open(const char *path, const struct store_schema *schema, struct store
     buf_init(&s->rows_away, AWAY_BYTES_MAX);
     list_init(&s->queue.list);
     list_init(&s->group.list);
+    list_init(&s->later.list);
     int rc = make_private(path, err);
     if (rc == 0 && sqlite3_open_v2(path, &s->db,
                                    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
@@ -280,6 +282,7 @@ void store_close(struct store *s)
         return;
     rows_clear(&s->queue);
     rows_clear(&s->group);
+    rows_clear(&s->later);
     for (int i = 0; s->prepared != NULL && s->schema != NULL && i < s->schema->n_statements; i++)
         sqlite3_finalize(s->prepared[i]);
     mem_free(s->prepared);
@@ -351,10 +354,8 @@ static void collect(const char *types, va_list ap, struct params *p)
         p->hash = 1;
 }
 
-static void queue(struct store *s, int stmt, const struct params *p)
+static void add_row(struct rows *to, int stmt, const struct params *p)
 {
-    if (s == NULL)
-        return;
     size_t offset = sizeof(struct row) + p->n * sizeof(struct value);
     struct row *r = mem_alloc(offset + p->bytes);
     r->stmt = stmt;
@@ -368,9 +369,9 @@ static void queue(struct store *s, int stmt, const struct params *p)
         r->values[i].u.offset = offset;
         offset += p->v[i].len;
     }
-    list_push(&s->queue.list, &r->link);
-    s->queue.n++;
-    s->queue.bytes += r->bytes;
+    list_push(&to->list, &r->link);
+    to->n++;
+    to->bytes += r->bytes;
 }
 
 void store_put(struct store *s, int stmt, const char *types, ...)
@@ -380,7 +381,25 @@ void store_put(struct store *s, int stmt, const char *types, ...)
     va_start(ap, types);
     collect(types, ap, &p);
     va_end(ap);
-    queue(s, stmt, &p);
+    if (s != NULL)
+        add_row(&s->queue, stmt, &p);
+}
+
+void store_put_later(struct store *s, int stmt, const char *types, ...)
+{
+    struct params p;
+    va_list ap;
+    va_start(ap, types);
+    collect(types, ap, &p);
+    va_end(ap);
+    if (s != NULL)
+        add_row(&s->later, stmt, &p);
+}
+
+void store_put_waiting(struct store *s)
+{
+    rows_move(&s->later, &s->queue);
+    rows_move(&s->queue, &s->later);
 }
 
 bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *types, ...)
@@ -393,19 +412,20 @@ bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *ty
     if (p.hash == *seen)
         return false;
     *seen = p.hash;
-    queue(s, stmt, &p);
+    if (s != NULL)
+        add_row(&s->queue, stmt, &p);
     return true;
 }
 
 bool store_full(const struct store *s)
 {
     return store_queued(s) >= STORE_QUEUE_ROWS_MAX ||
-           s->queue.bytes + s->group.bytes >= STORE_QUEUE_BYTES_MAX;
+           s->queue.bytes + s->group.bytes + s->later.bytes >= STORE_QUEUE_BYTES_MAX;
 }
 
 size_t store_queued(const struct store *s)
 {
-    return s->queue.n + s->group.n;
+    return s->queue.n + s->group.n + s->later.n;
 }
 
 uint64_t store_commits(const struct store *s)

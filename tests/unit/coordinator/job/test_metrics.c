@@ -1,7 +1,9 @@
 /* Losses and bytes as they add up.  A whole coordinator (rig.h), on whose state the figures come in
  * without workers. */
 #include "coordinator/job/metrics.h"
+#include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
+#include "coordinator/turn.h"
 #include "tests/unit/coordinator/kinds/by_hand.h"
 
 static const char experts[] = "name: m\ndata: {path: x, image_size: 16}\n"
@@ -401,12 +403,71 @@ static void test_totals(void **state)
     assert_true(j->samples_done == 24 && j->steps_done == 6);
 }
 
+static void count_points(void *arg, const struct metric_rec *m)
+{
+    unsigned *n = arg;
+    assert_int_equal(m->n, ++*n);
+}
+
+/* Turns once, as a tick does; is there a commit? */
+static bool commits(struct rig *r)
+{
+    struct coordinator *co = r->co;
+    core_touch(co);
+    turn(co);
+    const bool writes = co->writing;
+    while (co->writing)
+        loop_turn(co->loop, true);
+    return writes;
+}
+
+/* Where each commit is a paid write to the store, points of curves wait for others, or for seconds;
+ * then the job's row has their number, too, or the next ones would take their places. */
+static void test_points_wait(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator *co = r->co;
+    struct job *j = put(r, yaml);
+    const struct blob_ref gone = {.size = 1, .sha256 = {1}};
+    unsigned n = 0;
+    settle(r);
+    loop_timer_stop(co->tick); /* it would look at the ship */
+    while (commits(r)) /* the job begins */
+        ;
+    points(r, j, 0, 0, (float[]){3}, 1);
+    assert_true(loop_timer_active(co->gather));
+    assert_true(commits(r)); /* it costs nothing */
+    co->ship = (struct ship *)r;
+    for (int i = 0; i < 60; i++) { /* six seconds, in which points come ten times a second */
+        points(r, j, 0, 0, (float[]){3}, 1);
+        assert_false(loop_timer_active(co->gather));
+        n += commits(r);
+        co->points_ms -= co->points_ms ? 100 : 0;
+    }
+    assert_in_range(n, 1, 2);
+    points(r, j, 0, 0, (float[]){3}, 1);
+    gc_drop(co, &gone); /* a change of another kind */
+    assert_true(commits(r));
+    assert_int_equal(co->points_ms, 0);
+    points(r, j, 0, 0, (float[]){3}, 1);
+    co->ship = NULL;
+    const uint64_t id = j->id;
+    stop(r);
+    start(r);
+    j = state_job(&r->co->state, id);
+    assert_int_equal(j->metric_n, 63);
+    assert_int_equal(j->metric_points, 63);
+    unsigned told = 0;
+    assert_int_equal(persist_metrics(r->co->store, id, 0, 100, count_points, &told, NULL), 0);
+    assert_int_equal(told, 63);
+}
+
 #define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points),       LIVE(test_numbers),
+        LIVE(test_points_wait), LIVE(test_points),       LIVE(test_numbers),
         LIVE(test_late_numbers), LIVE(test_router),
         LIVE(test_rounds),       LIVE(test_steps),
         LIVE(test_served),       LIVE(test_served_to_several),

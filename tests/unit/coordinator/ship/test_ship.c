@@ -149,11 +149,11 @@ static void no_room_for_a_copy(void **state)
     int64_t id = 0;
     assert_int_equal(own(r), 0);
     disk_free = 1 << 20;
-    commit_to(r, &id, 300);
+    commit_to(r, &id, 1100);
     disk_free = 1ull << 32;
-    commit_to(r, &id, 310);
+    commit_to(r, &id, 1110);
     assert_int_equal(snapshots(r), 1);
-    commit_to(r, &id, 512);
+    commit_to(r, &id, 2048);
     const uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
     while (snapshots(r) < 2 && clock_now_ms() < until)
         (void)poll(NULL, 0, 1);

@@ -315,11 +315,11 @@ static void test_numbers(void **state)
                                      .step = i,
                                      .numbers = numbers,
                                      .n_numbers = i == 1 ? 2 : 0};
-        save_metric(s, j->id, &m);
+        save_metric(s, j, &m);
     }
     job_number(j, "accuracy", 0)->held_out = 0.1;
     assert_non_null(job_number(j, "top-5", 0));
-    persist_changes(s, &a);
+    persist_points(s, &a);
     assert_int_equal(store_commit(s, NULL), 0);
     assert_int_equal(persist_metrics(s, j->id, 0, 9, check_numbers, &seen, NULL), 0);
     assert_int_equal(seen, 2);
@@ -346,10 +346,11 @@ static void test_metrics_bounded(void **state)
     struct job *j = a.jobs[0];
     for (uint64_t i = 0; i < 4 * METRIC_POINTS_MAX; i++) {
         const struct metric_rec m = {.n = ++j->metric_n, .kind = METRIC_LOSS, .step = i};
-        save_metric(s, j->id, &m);
+        save_metric(s, j, &m);
         if (i % (METRIC_POINTS_MAX / 4) == 0)
             save_points_thinned(s, j);
     }
+    persist_points(s, &a);
     assert_int_equal(store_commit(s, NULL), 0);
     assert_int_equal(persist_metrics(s, j->id, 0, 4 * METRIC_POINTS_MAX, count_metric, &c, NULL),
                      0);
@@ -372,7 +373,7 @@ static void live_round(struct store *s, struct state *st, uint32_t round)
     job_add_round(j, &(struct round_rec){.round = round});
     for (int i = 0; i < 2; i++) {
         const struct metric_rec line = {.n = ++j->metric_n, .kind = kinds[i], .round = round};
-        save_metric(s, j->id, &line);
+        save_metric(s, j, &line);
     }
     save_rounds_thinned(s, j, round + 1);
     module_add_version(m, &v);
