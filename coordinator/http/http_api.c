@@ -253,10 +253,11 @@ static void get_task(void *arg, struct http_request *r)
 static void get_workers(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    uint64_t after, limit;
-    if (!take_page(r, "after", &after, &limit))
+    uint64_t after, gone, limit;
+    if (http_request_query_u64(r, "gone", INT64_MAX, INT64_MAX, &gone) < 0 ||
+        !take_page(r, "after", &after, &limit))
         return;
-    http_answer_shown(api, r, 0, http_json_workers(api->o.co, after, limit), get_workers);
+    http_answer_shown(api, r, 0, http_json_workers(api->o.co, after, gone, limit), get_workers);
 }
 
 static void get_modules(void *arg, struct http_request *r)

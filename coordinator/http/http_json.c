@@ -771,10 +771,10 @@ json_t *http_json_worker(const struct view_worker *v)
     return o;
 }
 
-json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t max)
+json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t gone, size_t max)
 {
     json_t *a = must(json_array());
-    return page(a, view_workers(co, after, max, add_worker, a));
+    return page(a, view_workers(co, after, gone, max, add_worker, a));
 }
 
 static json_t *blob(const struct blob_ref *b)

@@ -49,7 +49,7 @@ json_t *http_json_worker(const struct view_worker *w); /* Worker */
 json_t *http_json_task(const struct view_task *t);     /* Task */
 /* Pages: {"items", "next"}, where next is the cursor of the following page, or null.  Workers: ids
  * above `after`, ascending.  Tasks: ids below `before` (0: all), newest first. */
-json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t max);
+json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t gone, size_t max);
 json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
                         size_t max);
 json_t *http_json_modules(struct coordinator *co, uint64_t job_id); /* [ModuleVersions] */

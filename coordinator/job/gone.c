@@ -27,7 +27,7 @@ static void name_of_job(const struct state *s, const struct job *j)
             name(s, j->paths[p].replicas[r].owner);
 }
 
-/* Marks the blobs named by jobs that go on. */
+/* Marks the workers named by jobs that go on. */
 static void name_all(const struct state *s)
 {
     for (size_t i = 0; i < s->n_workers; i++)
@@ -42,18 +42,22 @@ static void name_all(const struct state *s)
     }
 }
 
-static bool is_needed(const struct state *s, const struct worker *w, int64_t now_unix_ms)
+/* Does a person or a job still mean this very worker? */
+static bool is_needed(const struct worker *w)
 {
-    const struct token_rec *t = access_token(s, w->token_id);
-    if (w->named || w->drain)
-        return true;
-    if (w->revoked_unix_ms != 0)
-        return t != NULL && access_is_live(t, now_unix_ms);
-    return t == NULL || t->ends_unix_ms != 0 || t->uses_max != 0;
+    return w->named || w->drain || w->revoked_unix_ms != 0;
 }
 
-static int64_t stays_ms(const struct worker *w, size_t gone)
+/* How long the worker stays on record; 0: for ever. */
+static int64_t stays_ms(const struct state *s, const struct worker *w, int64_t now_unix_ms)
 {
+    const struct token_rec *t = access_token(s, w->token_id);
+    const size_t gone = s->n_workers - s->n_here;
+    const bool shut_out = w->revoked_unix_ms != 0;
+    if (w->named || w->drain || (shut_out && t != NULL && access_is_live(t, now_unix_ms)))
+        return 0;
+    if (!shut_out && (t == NULL || t->ends_unix_ms != 0 || t->uses_max != 0))
+        return GONE_KEY_MS;
     if (w->strikes > 0 || w->doubted_folds > 0)
         return GONE_DOUBTED_MS;
     return gone > GONE_MAX ? GONE_LEAST_MS : GONE_MS;
@@ -67,8 +71,8 @@ void gone_forget(struct coordinator *co)
     name_all(s);
     for (size_t i = 0; i < s->n_workers && before - s->n_workers < GONE_AT_ONCE;) {
         const struct worker *w = s->workers[i];
-        if (is_gone(w) && now - w->since_unix_ms >= stays_ms(w, s->n_workers - s->n_here) &&
-            !is_needed(s, w, now))
+        const int64_t stays = is_gone(w) ? stays_ms(s, w, now) : 0;
+        if (stays > 0 && now - w->since_unix_ms >= stays)
             state_drop_worker(s, w);
         else
             i++;
@@ -79,9 +83,17 @@ void gone_forget(struct coordinator *co)
 
 void gone_make_room(struct coordinator *co)
 {
-    for (size_t i = 0; i < co->state.n_workers; i++)
-        if (is_gone(co->state.workers[i])) {
-            state_drop_worker(&co->state, co->state.workers[i]);
-            return;
-        }
+    struct state *s = &co->state;
+    const struct worker *first = NULL;
+    name_all(s);
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        if (!is_gone(w))
+            continue;
+        const int more = first != NULL ? is_needed(w) - is_needed(first) : -1;
+        if (more < 0 || (more == 0 && w->since_unix_ms < first->since_unix_ms))
+            first = w;
+    }
+    if (first != NULL)
+        state_drop_worker(s, first);
 }

@@ -346,8 +346,10 @@ struct view_worker {
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);
 /* All workers on record, including gone ones. */
 void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
-/* A page of workers, in order of id: at most max with ids above `after`; true: there are more. */
-bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg);
+/* A page of workers, in order of id: at most max with ids above `after`, and of those that are gone
+ * only the `gone` that left last (fewer, if several left in one ms); true: there are more. */
+bool view_workers(struct coordinator *co, uint64_t after, size_t gone, size_t max,
+                  view_worker_fn fn, void *arg);
 /* At most max workers: gone ones only if there is room. */
 void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg);
 /* One worker; -ERR_NOTFOUND. */

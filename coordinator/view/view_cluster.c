@@ -124,6 +124,15 @@ static const char *worker_state(const struct coordinator *co, const struct worke
     return w->task_id ? "busy" : "idle";
 }
 
+/* Of one that is gone also over our restarts. */
+static uint64_t silence_ms(const struct coordinator *co, const struct worker *w)
+{
+    const int64_t gone = core_unix_ms(co) - w->since_unix_ms;
+    if (w->state != WORKER_HERE)
+        return gone > 0 ? (uint64_t)gone : 0;
+    return core_now(co) > w->heard_ms ? core_now(co) - w->heard_ms : 0;
+}
+
 /* Makes the reasons of deciders; the text is valid until the next call. */
 static void fill_worker(struct coordinator *co, const struct worker *w, struct view_worker *v)
 {
@@ -142,7 +151,7 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
         .reason = reason,
         .task = state_task(&co->state, w->task_id),
         .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
-        .heartbeat_age_ms = now > w->heard_ms ? now - w->heard_ms : 0,
+        .heartbeat_age_ms = silence_ms(co, w),
         .joined_age_ms = now > w->joined_ms ? now - w->joined_ms : 0,
         .quarantine_ms =
             w->quarantined_until_ms > now ? (int64_t)(w->quarantined_until_ms - now) : 0,
@@ -158,12 +167,36 @@ void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
     }
 }
 
-bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg)
+static int newest_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (y > x) - (y < x);
+}
+
+/* When the last but n of the gone workers left. */
+static int64_t gone_since(const struct state *s, size_t n)
+{
+    int64_t *since = mem_alloc_array(s->n_workers + 1, sizeof(*since));
+    size_t gone = 0;
+    for (size_t i = 0; i < s->n_workers; i++)
+        if (s->workers[i]->state != WORKER_HERE)
+            since[gone++] = s->workers[i]->since_unix_ms;
+    qsort(since, gone, sizeof(*since), newest_first);
+    const int64_t at = gone <= n ? INT64_MIN : since[n];
+    mem_free(since);
+    return at;
+}
+
+bool view_workers(struct coordinator *co, uint64_t after, size_t gone, size_t max,
+                  view_worker_fn fn, void *arg)
 {
     const struct state *s = &co->state;
+    const int64_t since = gone_since(s, gone);
     struct view_worker v;
     size_t n = 0;
     for (size_t i = state_workers_after(s, after); i < s->n_workers; i++) {
+        if (s->workers[i]->state != WORKER_HERE && s->workers[i]->since_unix_ms <= since)
+            continue;
         if (n++ == max)
             return true;
         fill_worker(co, s->workers[i], &v);

@@ -282,7 +282,8 @@ void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
     fn(arg, &worker);
 }
 
-bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg)
+bool view_workers(struct coordinator *co, uint64_t after, size_t gone, size_t max,
+                  view_worker_fn fn, void *arg)
 {
     fn(arg, &worker);
     return false;

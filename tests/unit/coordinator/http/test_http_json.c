@@ -211,7 +211,7 @@ static void test_versions_newest_first(void **state)
 
 static void test_devices(void **state)
 {
-    json_t *a = http_json_workers(NULL, 0, 9), *w = json_array_get(at(a, "items"), 0),
+    json_t *a = http_json_workers(NULL, 0, 9, 9), *w = json_array_get(at(a, "items"), 0),
            *list = at(w, "devices");
     assert_true(json_real_value(at(w, "flops")) == 3e12);
     assert_true(json_real_value(at(w, "peak_flops")) == 4e12);
@@ -237,7 +237,7 @@ static void test_devices(void **state)
 static void test_step_on_several_devices(void **state)
 {
     struct err err = {0};
-    json_t *a = http_json_workers(NULL, 0, 9),
+    json_t *a = http_json_workers(NULL, 0, 9, 9),
            *plan = at(json_array_get(at(a, "items"), 0), "plan");
     assert_string_equal(json_string_value(at(plan, "schedule")), "1f1b");
     assert_int_equal(json_integer_value(at(plan, "stages")), 2);

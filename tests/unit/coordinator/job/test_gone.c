@@ -61,7 +61,7 @@ static void some_stay(void **state)
     struct rig *r = *state;
     const uint64_t id = access_add(&r->co->state, 0, TOKEN_ROLE_WORKER, secret)->id;
     struct token_rec *t = access_edit(&r->co->state, id);
-    struct worker *w = gone_for(r, 99 * GONE_MS);
+    struct worker *w = gone_for(r, GONE_KEY_MS - MINUTE_MS);
     w->token_id = id;
     t->uses_max = 5;
     assert_true(stays(r, w));
@@ -70,13 +70,15 @@ static void some_stay(void **state)
     assert_true(stays(r, w));
     w->revoked_unix_ms = 1; /* and its token lets nobody in any more */
     assert_false(stays(r, w));
-    w = gone_for(r, 99 * GONE_MS);
+    w = gone_for(r, GONE_KEY_MS - MINUTE_MS);
     w->token_id = 12345; /* that has made room for others */
     assert_true(stays(r, w));
-    w = gone_for(r, 99 * GONE_MS);
+    w->since_unix_ms -= MINUTE_MS;
+    assert_false(stays(r, w));
+    w = gone_for(r, 999 * GONE_MS);
     w->drain = true;
     assert_true(stays(r, w));
-    w = gone_for(r, 99 * GONE_MS);
+    w = gone_for(r, 999 * GONE_MS);
     w->revoked_unix_ms = 1;
     assert_true(stays(r, w));
     access_edit(&r->co->state, first_token(r))->revoked_unix_ms = 1;
@@ -92,6 +94,27 @@ static void many_are_forgotten_sooner(void **state)
     assert_int_equal(r->co->state.n_workers, GONE_MAX);
     for (size_t i = 0; i < GONE_MAX; i++) /* those of the last hour, then those that came last */
         assert_int_equal(r->co->state.workers[i]->id, i < 50 ? i + 1 : i + 101);
+}
+
+/* Who makes room; those whom a person has shut out, or still waits for, only after all others. */
+static void the_longest_gone_makes_room(void **state)
+{
+    struct rig *r = *state;
+    struct worker *young = gone_for(r, MINUTE_MS), *shut_out = gone_for(r, 9 * MINUTE_MS),
+                  *drained = gone_for(r, 8 * MINUTE_MS), *old = gone_for(r, 7 * MINUTE_MS),
+                  *here = gone_for(r, 10 * MINUTE_MS);
+    const uint64_t order[] = {old->id, young->id, shut_out->id, drained->id};
+    shut_out->revoked_unix_ms = 1;
+    drained->drain = true;
+    state_set_worker_state(&r->co->state, here, WORKER_HERE);
+    for (size_t i = 0; i < 4; i++) {
+        assert_non_null(state_worker(&r->co->state, order[i]));
+        gone_make_room(r->co);
+        assert_null(state_worker(&r->co->state, order[i]));
+        assert_int_equal(r->co->state.n_workers, 4 - i);
+    }
+    gone_make_room(r->co);
+    assert_int_equal(r->co->state.n_workers, 1);
 }
 
 static void whom_a_job_names_stays_while_it_goes_on(void **state)
@@ -150,6 +173,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(after_hours_it_is_forgotten, begin, end),
         cmocka_unit_test_setup_teardown(who_was_doubted_stays_for_a_day, begin, end),
         cmocka_unit_test_setup_teardown(some_stay, begin, end),
+        cmocka_unit_test_setup_teardown(the_longest_gone_makes_room, begin, end),
         cmocka_unit_test_setup_teardown(many_are_forgotten_sooner, begin, end),
         cmocka_unit_test_setup_teardown(whom_a_job_names_stays_while_it_goes_on, begin, end),
         cmocka_unit_test_setup_teardown(it_comes_again_as_a_newcomer, begin, end),

@@ -194,11 +194,22 @@ static void test_crowd(void **state)
     assert_string_equal(what, more);
 
     struct listed l = {0};
-    assert_true(view_workers(r->co, 0, 70, list_worker, &l));
+    assert_true(view_workers(r->co, 0, SIZE_MAX, 70, list_worker, &l));
     assert_int_equal(l.n, 70);
-    while (view_workers(r->co, l.last, 70, list_worker, &l))
+    while (view_workers(r->co, l.last, SIZE_MAX, 70, list_worker, &l))
         ;
     assert_int_equal(l.n, r->co->state.n_workers);
+    const struct worker *last = NULL; /* it is the only one that has just left */
+    for (size_t i = 0; i < r->co->state.n_workers && last == NULL; i++)
+        last = r->co->state.workers[i]->state != WORKER_HERE ? r->co->state.workers[i] : NULL;
+    edit_worker(r, last->id)->since_unix_ms = core_unix_ms(r->co) - 5000;
+    l = (struct listed){0};
+    assert_false(view_workers(r->co, 0, 1, 1000, list_worker, &l));
+    assert_int_equal(l.here, N / 2);
+    assert_int_equal(l.n, N / 2 + 1);
+    struct view_worker gone;
+    assert_int_equal(view_worker(r->co, last->id, &gone, NULL), 0);
+    assert_in_range(gone.heartbeat_age_ms, 5000, 5000 + DEADLINE_MS);
     l = (struct listed){0};
     view_some_workers(r->co, N / 2 + 10, list_worker, &l);
     assert_int_equal(l.here, N / 2);
