@@ -81,8 +81,9 @@ int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX])
                       "worker");
     if (in->twin_here && !in->same_instance)
         return refuse(ret_reason, -EBUSY,
-                      "a worker with the same work dir is connected: give each its own "
-                      "--work-dir");
+                      "a worker with the same work dir is here: give each its own --work-dir, or, "
+                      "if this machine was made from an image of another, remove identity, "
+                      "tls-key.pem and tls-cert.pem from its work dir");
     if (in->workers >= in->workers_max && !in->known) {
         (void)snprintf(ret_reason, ADMIT_REASON_MAX, "all %zu places for workers are taken",
                        in->workers_max);

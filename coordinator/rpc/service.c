@@ -13,6 +13,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/twins.h"
 #include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
@@ -130,6 +131,17 @@ static struct worker *need_writer(struct coordinator *co, struct rpc_request *re
 
 /* ---- JOIN ---------------------------------------------------------------- */
 
+/* Is the worker here by another process?  While its connection is cut, nobody from elsewhere takes
+ * its place, and no process that has asked for it before. */
+static bool has_twin(const struct coordinator *co, const struct worker *w,
+                     const struct rpc_peer *peer, const Skerry__V1__JoinRequest *m)
+{
+    if (w == NULL || w->state != WORKER_HERE || w->peer == peer || m->instance.len != 16)
+        return false;
+    return w->peer != NULL || twins_has(co, w, m->instance.data) ||
+           worker_origin_of(w->token_id, rpc_peer_address(peer)) != worker_origin(w);
+}
+
 static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
                  const struct worker *known, const struct rpc_peer *peer, struct err *err)
 {
@@ -141,8 +153,7 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
         .workers_max = WORKERS_MAX,
         .known = known != NULL && known->state == WORKER_HERE,
         .same_instance = same,
-        .twin_here = known != NULL && known->state == WORKER_HERE && known->peer != NULL &&
-                     known->peer != peer,
+        .twin_here = has_twin(co, known, peer, m),
         .other_key = known != NULL && known->has_key &&
                      (rpc_peer_key(peer) == NULL ||
                       memcmp(known->key, rpc_peer_key(peer), sizeof(known->key)) != 0),
@@ -265,9 +276,14 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     struct err err = {0};
     struct worker *w = state_edit_worker(&co->state, find_worker(co, peer, m));
     if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
-        log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
-                 peer ? rpc_peer_address(peer) : "gone");
-        refuse_later(co, req, &err, err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS);
+        bool is_new = true;
+        uint32_t again_ms = err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS;
+        if (err.code == -EBUSY)
+            again_ms = twins_refuse(co, w, m->instance.data, &is_new);
+        if (is_new)
+            log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
+                     peer ? rpc_peer_address(peer) : "gone");
+        refuse_later(co, req, &err, again_ms);
         return;
     }
     if (w == NULL && co->state.n_workers >= WORKERS_KNOWN_MAX)

@@ -39,6 +39,7 @@ struct ship;
 #define CORE_GATHER_MS 20      /* changes by heartbeats within this time share a commit */
 #define CORE_POINTS_MS 3000    /* and points of curves, if it is shipped */
 #define CORE_REPLIES_MAX 65536 /* replies that wait for a commit */
+#define TWINS_MAX 64
 /* Grace after our restart, or after we did not listen: workers redial within 10 s. */
 #define CORE_REDIAL_MS 15000
 
@@ -74,6 +75,13 @@ struct subscriber {
     int handle;
     event_fn fn;
     void *arg;
+};
+
+/* A process that was refused as a copy of a worker that is here: job/twins.h. */
+struct twin {
+    uint64_t worker_id, tried_ms;
+    uint8_t instance[16];
+    uint32_t tries; /* 0: the place is free */
 };
 
 struct coordinator {
@@ -128,6 +136,7 @@ struct coordinator {
     size_t n_garbage, cap_garbage;
     struct blob_ref *doomed; /* of the garbage: not named by the commit under way */
     size_t n_doomed;
+    struct twin twins[TWINS_MAX];
     bool sweeping, scrubbing;
     uint8_t scrub_part;   /* the part to read next: job/scrub.h */
     uint8_t damaged[256]; /* damaged blobs found in each part */

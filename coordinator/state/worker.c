@@ -14,14 +14,21 @@ void worker_free(struct worker *w)
 
 uint64_t worker_origin(const struct worker *w)
 {
-    const char *port = strrchr(w->address, ':');
-    size_t n = port ? (size_t)(port - w->address) : strlen(w->address);
-    char host[sizeof(w->address)] = {0};
+    return worker_origin_of(w->token_id, w->address);
+}
+
+uint64_t worker_origin_of(uint64_t token_id, const char *address)
+{
+    const char *port = strrchr(address, ':');
+    size_t n = port ? (size_t)(port - address) : strlen(address);
+    char host[sizeof(((struct worker *)0)->address)] = {0};
     struct in6_addr ip;
-    if (n > 1 && w->address[0] == '[') /* [IPv6]:port */
-        memcpy(host, w->address + 1, n - 2);
+    if (n >= sizeof(host))
+        n = sizeof(host) - 1;
+    if (n > 1 && address[0] == '[') /* [IPv6]:port */
+        memcpy(host, address + 1, n - 2);
     else
-        memcpy(host, w->address, n);
+        memcpy(host, address, n);
     if (inet_pton(AF_INET6, host, &ip) == 1) {
         memset(host, 0, sizeof(host));
         if (IN6_IS_ADDR_V4MAPPED(&ip)) /* as a socket for both families shows an IPv4 peer */
@@ -29,7 +36,7 @@ uint64_t worker_origin(const struct worker *w)
         else
             memcpy(host, &ip, sizeof(ip) / 2);
     }
-    uint64_t mixed = w->token_id;
+    uint64_t mixed = token_id;
     for (size_t i = 0; i < sizeof(host); i += sizeof(uint64_t)) {
         uint64_t part;
         memcpy(&part, host + i, sizeof(part));

@@ -168,6 +168,7 @@ void worker_free(struct worker *w);
 /* A hash of its token and its address (of IPv6: its /64): equal for workers that may be one machine
  * under two names. */
 uint64_t worker_origin(const struct worker *w);
+uint64_t worker_origin_of(uint64_t token_id, const char *address);
 
 /* Adds v, without its `told`, in place of an earlier one on the same contribution.  False: there
  * were VERDICTS_MAX, and the oldest has made room. */

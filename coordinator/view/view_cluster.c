@@ -2,6 +2,7 @@
 #include "common/base/base.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/twins.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 
@@ -590,6 +591,28 @@ static void wait_for_store(struct waiting *ctx)
     tell(ctx, 0, 0, 0, what, why, -1, true);
 }
 
+/* Adds the workers whose identity others use, too, of which nothing else would be seen. */
+static void wait_for_twins(struct waiting *ctx)
+{
+    char what[128], why[REASON_MAX];
+    for (int i = 0; i < TWINS_MAX; i++) {
+        const uint64_t id = ctx->co->twins[i].worker_id;
+        const struct worker *w = id ? state_worker(&ctx->co->state, id) : NULL;
+        const unsigned n = w != NULL ? twins_of(ctx->co, id) : 0;
+        bool told = n == 0;
+        for (int k = 0; k < i && !told; k++)
+            told = ctx->co->twins[k].worker_id == id;
+        if (told)
+            continue;
+        (void)snprintf(what, sizeof(what), "worker %llu (%s)", (unsigned long long)id, w->name);
+        (void)snprintf(why, sizeof(why),
+                       "%u other process%s use%s its identity, and must wait: remove identity, "
+                       "tls-key.pem and tls-cert.pem from copies of its work dir",
+                       n, n == 1 ? "" : "es", n == 1 ? "s" : "");
+        tell(ctx, 0, 0, id, what, why, -1, true);
+    }
+}
+
 /* Adds the jobs' modules whose lateness is `late`; before the late ones, each job's stage. */
 static void wait_for_jobs(struct waiting *ctx, uint64_t job_id, bool late)
 {
@@ -640,6 +663,8 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
     if (!co->store_ok)
         tell(&ctx, 0, 0, 0, "the coordinator's state", co->store_error, CORE_COMMIT_RETRY_MS, true);
     wait_for_store(&ctx);
+    if (job_id == 0)
+        wait_for_twins(&ctx);
     wait_for_jobs(&ctx, job_id, true);
     wait_for_tasks(&ctx, job_id, TASK_LEASED, true);
     wait_for_tasks(&ctx, job_id, TASK_PENDING, false);

@@ -7,7 +7,7 @@ under one label every order is the same."""
 import os
 import shutil
 
-from common import make_dataset, write_job
+from common import make_dataset, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 STEPS = 12
@@ -41,3 +41,22 @@ def test_rounds_of_one_step_are_plain_training(swarm, tmp_path):
     assert outer == plain
     assert outer_file == plain_file
     assert half != plain and half_file != plain_file, "the steps do change the model"
+
+
+def test_a_copy_of_a_machine_waits(swarm):
+    """Machines made from one image share a work directory's identity: the first one works on, and the others are told what to do."""
+    swarm.worker("a", "--throttle", "5")
+    swarm.joined("a")
+    job = swarm.submit(rounds=2, steps=200)
+    wait_until(lambda: swarm.job(job)["round"] or swarm.job(job)["steps_done"] or swarm.get("/v1/workers").json()["items"][0]["task"], 60, "a to work")
+    shutil.copytree(os.path.join(swarm.folder, "work-a"), os.path.join(swarm.folder, "work-b"), ignore=shutil.ignore_patterns("*lock*"))
+    swarm.worker("b", "--throttle", "5")
+
+    def told():
+        return [w for w in swarm.get("/v1/status").json()["waiting_for"] if "1 other process uses its identity" in w["why"]]
+    line = wait_until(told, 30, "the status to say so")[0]
+    assert line["worker"] == 1 and line["what"] == "worker 1 (a)" and "remove identity, tls-key.pem and tls-cert.pem" in line["why"], line
+    wait_until(lambda: swarm.log("b").count("remove identity, tls-key.pem and tls-cert.pem from its work dir"), 30, "b to say why it waits")
+    swarm.wait_job(job, "done")
+    assert [w["id"] for w in swarm.get("/v1/workers").json()["items"]] == [1]
+    assert swarm.log("coordinatord").count("a worker was not admitted") == 1

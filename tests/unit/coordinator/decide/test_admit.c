@@ -32,7 +32,7 @@ static void test_admit_join(void **state)
         {"short identity", good, -EINVAL, "16 bytes"},
         {"long name", good, -EINVAL, "64 bytes"},
         {"two releases ago", good, -EAGAIN, "'1.3.9', the coordinator is '1.5.0'"},
-        {"twin", good, -EBUSY, "--work-dir"},
+        {"twin", good, -EBUSY, "remove identity, tls-key.pem and tls-cert.pem from its work dir"},
         {"reconnect", good, 0, ""},
         {"full", good, -EAGAIN, "1024 places"},
         {"full but known", good, 0, ""},

@@ -639,6 +639,41 @@ static void test_refused_joins(void **state)
     assert_non_null(strstr(b->detail, "--work-dir"));
 }
 
+/* A worker's connection is cut, and processes with a copy of its identity are quicker than it. */
+static void test_twins_wait(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    (void)submit(r);
+    assign(r, a, TASK_INIT);
+    loop_timer_stop(r->co->tick); /* however long it takes, nobody is given up */
+    const struct worker *w = state_worker(&r->co->state, a->id);
+    const uint64_t task = w->task_id;
+    memcpy(b->identity, a->identity, 16);
+    assert_int_equal(join(r, b, SKERRY_VERSION), -EBUSY); /* so it is known as one */
+    hang_up(a);
+    while (w->peer != NULL)
+        loop_turn(r->loop, true);
+    assert_int_equal(join(r, b, SKERRY_VERSION), -EBUSY);
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(w->task_id, task);
+    hang_up(a);
+    while (w->peer != NULL)
+        loop_turn(r->loop, true);
+    (void)str_copy(edit_worker(r, a->id)->address, sizeof(w->address), "192.0.2.1:99");
+    b->instance[0]++; /* another one, and from elsewhere */
+    assert_int_equal(join(r, b, SKERRY_VERSION), -EBUSY);
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(w->task_id, task);
+    hang_up(a);
+    while (w->peer != NULL)
+        loop_turn(r->loop, true);
+    a->instance[0]++; /* it was started again, on the same machine */
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(w->task_id, 0);
+}
+
 /* A name is a cell of a table: it makes no rows, and gives no orders. */
 static void test_names_are_one_line(void **state)
 {
@@ -758,6 +793,7 @@ int main(void)
         LIVE(test_all_bad),
         LIVE(test_refused_results),
         LIVE(test_refused_joins),
+        LIVE(test_twins_wait),
         LIVE(test_names_are_one_line),
         LIVE(test_refused_jobs),
         LIVE(test_backlog),
