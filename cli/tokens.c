@@ -8,7 +8,7 @@
 static const char *role, *name, *change;
 static uint64_t life_ms, uses, workers, jobs;
 static double budget;
-static bool has_uses, has_workers, has_jobs, has_budget;
+static bool has_uses, has_workers, has_jobs, has_budget, has_life;
 
 static void put_limit(struct table *t, const json_t *token, const char *used, const char *max)
 {
@@ -151,9 +151,12 @@ static void print_bounds(const char *given, const json_t *token)
         before = ",";
     }
     if (cli_has(token, "budget"))
-        printf("%s a budget of %s now\n", before, show_dollars(cli_num(token, "budget", 0), text));
+        printf("%s a budget of %s now", before, show_dollars(cli_num(token, "budget", 0), text));
     else
-        puts(*before == ',' ? " now" : " has no bounds now");
+        printf("%s", *before == ',' ? " now" : " has no bounds now");
+    if (cli_has(token, "left_ms"))
+        printf("; it ends in %s", cli_duration(token, "left_ms", text));
+    puts("");
 }
 
 static int adjust(struct cli *cli, struct err *err)
@@ -172,6 +175,8 @@ static int adjust(struct cli *cli, struct err *err)
         json_object_set_new(order, "jobs", json_integer((json_int_t)jobs));
     if (has_budget)
         json_object_set_new(order, "budget", json_real(budget));
+    if (has_life)
+        json_object_set_new(order, "life_s", json_integer((json_int_t)((life_ms + 999) / 1000)));
     rc = cli_call(cli, "POST", order, &answer, err, "/v1/tokens/%" PRIu64 "/adjust", id);
     json_decref(order);
     if (rc == 0)
@@ -182,20 +187,20 @@ static int adjust(struct cli *cli, struct err *err)
 
 static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
 {
-    const bool bounds = has_uses || has_workers || has_jobs || has_budget;
+    const bool bounds = has_uses || has_workers || has_jobs || has_budget || has_life;
     int rc = 0;
     if (role && change)
         rc = err_set(err, -ERR_USAGE,
                      "--new makes a token and --change changes one: give only one of them");
-    else if (change && (name || life_ms))
-        rc = err_set(err, -ERR_USAGE,
-                     "--name and --expires belong to a new token and cannot be changed");
+    else if (change && name)
+        rc = err_set(err, -ERR_USAGE, "--name belongs to a new token and cannot be changed");
     else if (change && !bounds)
-        rc = err_set(err, -ERR_USAGE, "say what to change: --uses, --workers, --jobs or --budget");
-    else if (!role && !change && (name || life_ms || bounds))
+        rc = err_set(err, -ERR_USAGE,
+                     "say what to change: --expires, --uses, --workers, --jobs or --budget");
+    else if (!role && !change && (name || bounds))
         rc = err_set(err, -ERR_USAGE,
                      "--name, --expires, --uses, --workers, --jobs and --budget need --new "
-                     "worker, operator or viewer, or, the last four, --change NAME");
+                     "worker, operator or viewer, or, all but --name, --change NAME");
     if (rc < 0)
         return rc;
     return role ? make(cli, err) : change ? adjust(cli, err) : list(cli, err);
@@ -208,8 +213,8 @@ static const struct args_flag tokens_flags[] = {
     {"change", 0, ARGS_STR, &change, "NAME|ID", "change a token's bounds; 0: no bound"},
     {"name", 0, ARGS_STR, &name, "NAME", "name of the token (default: its role and number)"},
     {"expires", 0, ARGS_DURATION_MS, &life_ms, "TIME",
-     "how long it is valid, such as 24h or 30d (default: for ever)", .min = 1000,
-     .max = 36500 * 8.64e7},
+     "how long it is valid from now on, such as 24h or 30d (default: for ever)",
+     .max = 36500 * 8.64e7, .given = &has_life},
     {"uses", 0, ARGS_U64, &uses, "N", "how many workers may first join with it (default: any)",
      .max = UINT32_MAX, .given = &has_uses},
     {"workers", 0, ARGS_U64, &workers, "N",

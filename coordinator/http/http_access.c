@@ -2,6 +2,7 @@
 #include "coordinator/http/http_api_impl.h"
 
 #include "common/base/base.h"
+#include "common/base/clock.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
 
@@ -110,6 +111,7 @@ void http_post_token_adjust(void *arg, struct http_request *r)
         {"workers", HTTP_INT, .min = 0, .max = COUNT_MAX},
         {"jobs", HTTP_INT, .min = 0, .max = COUNT_MAX},
         {"budget", HTTP_REAL, .min = 0, .max = JOB_BUDGET_MAX},
+        {"life_s", HTTP_INT, .min = 0, .max = LIFE_MAX_S},
     };
     struct http_api *api = arg;
     struct err err = {0};
@@ -125,6 +127,7 @@ void http_post_token_adjust(void *arg, struct http_request *r)
         .workers = http_real_or(body, "workers", NAN),
         .jobs = http_real_or(body, "jobs", NAN),
         .budget = http_real_or(body, "budget", NAN),
+        .life_s = http_real_or(body, "life_s", NAN),
     };
     json_decref(body);
     if (view_token_adjust(api->o.co, id, http_request_holder(r), &bounds, &t, &err) < 0) {
@@ -134,6 +137,9 @@ void http_post_token_adjust(void *arg, struct http_request *r)
     json_t *o = json_object();
     http_json_put(o, "id", http_json_id(id));
     put_bounds(o, t);
+    http_json_put(o, "left_ms",
+                  t->ends_unix_ms ? json_integer(t->ends_unix_ms - (int64_t)clock_wall_ms())
+                                  : json_null());
     http_answer_when_durable(api, r, 200, o);
 }
 

@@ -219,14 +219,19 @@ double query_token_cost(const struct state *s, uint64_t token)
 
 const char *query_withheld(const struct state *s, const struct job *j)
 {
+    static char why[REASON_MAX]; /* loop thread only */
     const struct token_rec *t = j->token_id ? access_token(s, j->token_id) : NULL;
     if (j->paused)
         return "is of a job that a person has paused: `skerry resume JOB` lets it go on";
     if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
         return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
-    if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) + COST_BUDGET_LEAST >= t->budget)
-        return "is of a job of a token whose budget is spent: `skerry tokens --change NAME "
-               "--budget` raises it";
+    if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) + COST_BUDGET_LEAST >= t->budget) {
+        (void)snprintf(why, sizeof(why),
+                       "is of a job of the token '%.64s', whose budget is spent: `skerry tokens "
+                       "--change %llu --budget` raises it",
+                       t->name, (unsigned long long)t->id);
+        return why;
+    }
     return NULL;
 }
 

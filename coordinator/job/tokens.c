@@ -119,6 +119,10 @@ int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const str
         return err_set(err, -EINVAL,
                        "jobs and budget bound an operator's token, and '%s' is a %s's", t->name,
                        token_role_name(t->role));
+    if (t->revoked_unix_ms != 0 && !isnan(b->life_s))
+        return err_set(err, -ERR_STALE,
+                       "the token '%s' was revoked, which no other end undoes: make a new one",
+                       t->name);
     for (size_t i = 0; i < co->state.n_jobs; i++) /* as long as a budget is spent */
         if (co->state.jobs[i]->token_id == id && !job_is_ended(co->state.jobs[i]))
             cost_settle(co, co->state.jobs[i]);
@@ -127,6 +131,9 @@ int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const str
     set_count(b->jobs, &t->jobs_max);
     if (!isnan(b->budget))
         t->budget = b->budget;
+    if (!isnan(b->life_s))
+        t->ends_unix_ms = b->life_s > 0 ? now_unix_ms() + (int64_t)(b->life_s * 1000) : 0;
+    t->told &= !access_is_live(t, now_unix_ms());
     core_say(co, 0, 0, "the %s token '%s' has other bounds", token_role_name(t->role), t->name);
     core_touch(co);
     *ret = t;

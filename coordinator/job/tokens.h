@@ -17,6 +17,7 @@ struct token_order {
 /* New bounds of a token.  NAN: unchanged; 0: no limit. */
 struct token_bounds {
     double uses, workers, jobs, budget;
+    double life_s; /* its end, from now on, also of one that has ended */
 };
 
 /* Records the two tokens of the first start, whose secrets are in files of the data directory.

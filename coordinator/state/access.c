@@ -60,9 +60,12 @@ struct token_rec *access_edit(struct state *s, uint64_t id)
 }
 
 /* The worth of keeping a token; below 0: it may go.  A worker that joined by a revoked one is
- * itself revoked. */
-static int64_t worth(const struct token_rec *t)
+ * itself revoked; a job that goes on needs its token's budget. */
+static int64_t worth(const struct state *s, const struct token_rec *t)
 {
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->token_id == t->id && !job_is_ended(s->jobs[i]))
+            return 0;
     if (t->revoked_unix_ms != 0)
         return t->revoked_unix_ms - INT64_MAX;
     return access_is_live(t, (int64_t)clock_wall_ms()) ? 0 : -1;
@@ -72,9 +75,9 @@ static bool make_room(struct state *s)
 {
     size_t least = 0;
     for (size_t i = 1; i < s->n_tokens; i++)
-        if (worth(&s->tokens[i]) < worth(&s->tokens[least]))
+        if (worth(s, &s->tokens[i]) < worth(s, &s->tokens[least]))
             least = i;
-    if (worth(&s->tokens[least]) == 0)
+    if (worth(s, &s->tokens[least]) == 0)
         return false;
     marks_add(&s->tokens_gone, s->tokens[least].id);
     memmove(&s->tokens[least], &s->tokens[least + 1],

@@ -90,6 +90,11 @@ def test_a_token_has_so_many_jobs(swarm):
                        (["--new", "worker", "--change", "ann"], "only one of them")):
         refused = swarm.skerry("tokens", *flags)
         assert refused.returncode != 0 and why in refused.stderr, (flags, refused.stderr)
+    ended = swarm.skerry("tokens", "--change", "ann", "--expires", "1s")
+    assert ended.stdout.startswith("the token ann allows 2 jobs at once, a budget of $7.50 now; it ends in "), ended.stderr
+    swarm.session.headers["Authorization"] = f"Bearer {token}"
+    wait_until(lambda: swarm.get("/v1/jobs").status_code == 401, 20, "it to end")
+    assert swarm.skerry("tokens", "--change", "ann", "--expires", "30d").returncode == 0
     swarm.token = token
     swarm.submit(rounds=1)
     listed = next(t for t in swarm.get("/v1/tokens").json()["items"] if t["name"] == "ann")

@@ -70,6 +70,7 @@ static void what_is_changed(void **state)
     static const char *const answers[] = {ALL, "{\"jobs_max\": 1, \"budget\": 5}", NULL};
     static const char *const counts[] = {ALL, "{\"uses_max\": 2, \"workers_max\": 1}", NULL};
     static const char *const none[] = {ALL, "{}", NULL};
+    static const char *const ends[] = {ALL, "{\"left_ms\": 60000}", NULL};
     const char **change = flag(&command_tokens, "change");
     bool *has_jobs = given(&command_tokens, "jobs"), *has_budget = given(&command_tokens, "budget");
     struct cli cli = {0};
@@ -91,8 +92,15 @@ static void what_is_changed(void **state)
     assert_string_equal(r.said, "the token spot allows 2 first joins, 1 worker at once now\n");
     run(&command_tokens, &cli, NULL, none, &r);
     assert_string_equal(r.said, "the token spot has no bounds now\n");
-    *change = NULL;
     *has_budget = false;
+    *given(&command_tokens, "expires") = true;
+    *(uint64_t *)flag(&command_tokens, "expires") = 59001;
+    run(&command_tokens, &cli, NULL, ends, &r);
+    assert_string_equal(r.body, "{\"life_s\":60}");
+    says(&r, "the token spot has no bounds now; it ends in 1m");
+    *change = NULL;
+    *given(&command_tokens, "expires") = false;
+    *(uint64_t *)flag(&command_tokens, "expires") = 0;
     *(double *)flag(&command_tokens, "budget") = 0;
 }
 
@@ -109,8 +117,8 @@ static void flags_that_go_together(void **state)
         {"worker", NULL, NULL, 0, NULL, "{\"role\":\"worker\"}"},
         {"viewer", NULL, "v", 5001, NULL, "{\"role\":\"viewer\",\"name\":\"v\",\"life_s\":6}"},
         {"worker", "spot", NULL, 0, "give only one of them"},
-        {NULL, "spot", "v", 0, "belong to a new token"},
-        {NULL, "spot", NULL, 5000, "belong to a new token"},
+        {NULL, "spot", "v", 0, "belongs to a new token"},
+        {NULL, "spot", "v", 5000, "belongs to a new token"},
         {NULL, "spot", NULL, 0, "say what to change"},
         {NULL, NULL, "v", 0, "need --new"},
         {NULL, NULL, NULL, 5000, "need --new"},
@@ -119,6 +127,7 @@ static void flags_that_go_together(void **state)
     const char **role = flag(&command_tokens, "new"), **change = flag(&command_tokens, "change"),
                **name = flag(&command_tokens, "name");
     uint64_t *life_ms = flag(&command_tokens, "expires");
+    bool *has_life = given(&command_tokens, "expires");
     struct cli cli = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ran r;
@@ -126,6 +135,7 @@ static void flags_that_go_together(void **state)
         *change = cases[i].change;
         *name = cases[i].name;
         *life_ms = cases[i].life_ms;
+        *has_life = cases[i].life_ms > 0;
         run(&command_tokens, &cli, NULL, answers, &r);
         if (cases[i].said)
             misused(&r, cases[i].said);
@@ -138,6 +148,7 @@ static void flags_that_go_together(void **state)
             assert_string_equal(r.said, "skerry1.secret\n");
     }
     *role = *change = *name = NULL;
+    *has_life = false;
     *life_ms = 0;
 }
 

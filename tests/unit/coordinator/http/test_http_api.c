@@ -148,8 +148,10 @@ static void test_tokens(void **state)
     fake.durable(fake.durable_arg, 0);
     wait_for(&a, NULL);
     expect(&a, 200,
-           "{\"id\":2,\"uses_max\":9,\"workers_max\":4,\"jobs_max\":null,\"budget\":null}");
+           "{\"id\":2,\"uses_max\":9,\"workers_max\":4,\"jobs_max\":null,\"budget\":null,"
+           "\"left_ms\":null}");
     assert_true(fake.bounds.uses == 0 && fake.bounds.budget == 0.5 && fake.holder == HOLDER);
+    assert_true(isnan(fake.bounds.life_s));
     assert_true(isnan(fake.bounds.workers) && isnan(fake.bounds.jobs));
     ask(&a, "POST", "/v1/tokens/9/adjust", BEARER, "{}");
     expect(&a, 404, "no such token");

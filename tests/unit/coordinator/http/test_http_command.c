@@ -112,7 +112,7 @@ static void test_tokens_are_refused(void **state)
         {"{\"uses\":-1}", "uses"},
         {"{\"jobs\":1.5}", "jobs"},
         {"{\"budget\":1e10}", "budget"},
-        {"{\"life_s\":5}", "life_s"},
+        {"{\"life_s\":-1}", "life_s"},
     };
     refuse_all("/v1/tokens", bodies, sizeof bodies / sizeof bodies[0]);
     refuse_all("/v1/tokens/2/adjust", bounds, sizeof bounds / sizeof bounds[0]);

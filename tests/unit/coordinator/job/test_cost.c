@@ -145,7 +145,8 @@ static void paused(void **state)
 static void of_a_token(void **state)
 {
     static const uint8_t secret[KEYS_SECRET_BYTES] = {1}, other[KEYS_SECRET_BYTES] = {2};
-    const struct token_bounds more = {NAN, NAN, NAN, 100}, joins = {5, NAN, NAN, NAN};
+    const struct token_bounds more = {NAN, NAN, NAN, 100, NAN},
+                              joins = {5, NAN, NAN, NAN, NAN};
     struct coordinator *co = *state;
     const uint64_t id = access_add(&co->state, 0, TOKEN_ROLE_OPERATOR, secret)->id,
                    spot = access_add(&co->state, 0, TOKEN_ROLE_WORKER, other)->id;
@@ -155,13 +156,17 @@ static void of_a_token(void **state)
     struct err err = {0};
     access_edit(&co->state, id)->jobs_max = 3;
     access_edit(&co->state, id)->budget = 2;
+    (void)str_copy(access_edit(&co->state, id)->name, NAME_MAX_BYTES, "ann");
+    assert_int_equal(id, 1);
     j->token_id = id;
     task_end(co, lease(co, j, idle), TASK_DONE, "");
     struct task *task = lease(co, j, w);
     pass(w, 2);
     assert_null(query_withheld(&co->state, j));
     task_end(co, task, TASK_DONE, "");
-    assert_non_null(strstr(query_withheld(&co->state, j), "skerry tokens --change NAME --budget"));
+    assert_string_equal(query_withheld(&co->state, j),
+                        "is of a job of the token 'ann', whose budget is spent: `skerry tokens "
+                        "--change 1 --budget` raises it");
     near(query_token_cost(&co->state, id), 2);
     pass(idle, 10);
     assert_int_equal(tokens_adjust(co, id, access_holder_token(id), &more, &t, &err), -EBUSY);

@@ -153,10 +153,8 @@ static void test_bounds(void **state)
     char text[TOKEN_STRING_MAX];
     struct err err = {0};
     const struct token_rec *t = NULL;
-    const struct token_bounds workers = {.uses = NAN, .workers = 4, .jobs = NAN, .budget = NAN},
-                              uses = {.uses = 5, .workers = NAN, .jobs = NAN, .budget = NAN},
-                              jobs = {.uses = NAN, .workers = NAN, .jobs = 6, .budget = NAN},
-                              budget = {.uses = NAN, .workers = NAN, .jobs = NAN, .budget = 0};
+    const struct token_bounds workers = {NAN, 4, NAN, NAN, NAN}, uses = {5, NAN, NAN, NAN, NAN},
+                              jobs = {NAN, NAN, 6, NAN, NAN}, budget = {NAN, NAN, NAN, 0, NAN};
     const uint64_t a =
         make(r, &(struct token_order){.role = TOKEN_ROLE_WORKER, .uses_max = 2}, text);
     const uint64_t b = make(
@@ -177,6 +175,29 @@ static void test_bounds(void **state)
     assert_int_equal(tokens_adjust(r->co, c, 0, &jobs, &t, &err), -EINVAL);
     assert_int_equal(tokens_adjust(r->co, c, 0, &uses, &t, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "a viewer's"));
+}
+
+/* A person whose token has ended gets more time by the same one, so that budget and jobs stay. */
+static void test_more_time(void **state)
+{
+    struct rig *r = *state;
+    char text[TOKEN_STRING_MAX];
+    struct err err = {0};
+    const struct token_rec *t = NULL;
+    const struct token_bounds hour = {NAN, NAN, NAN, NAN, 3600}, none = {NAN, NAN, NAN, NAN, 0};
+    const uint64_t ann = make(
+        r, &(struct token_order){.role = TOKEN_ROLE_OPERATOR, .life_ms = 1000, .budget = 7}, text);
+    access_edit(&r->co->state, ann)->ends_unix_ms = 1;
+    tokens_check(r->co);
+    assert_int_equal(tokens_role_of(r->co, access_holder_token(ann)), TOKEN_ROLE_NONE);
+    assert_int_equal(tokens_adjust(r->co, ann, 0, &hour, &t, &err), 0);
+    assert_true(t->budget == 7 && !t->told);
+    assert_in_range(t->ends_unix_ms - (int64_t)clock_wall_ms(), 3600000 - DEADLINE_MS, 3600000);
+    assert_int_equal(tokens_role_of(r->co, access_holder_token(ann)), TOKEN_ROLE_OPERATOR);
+    assert_int_equal(tokens_adjust(r->co, ann, 0, &none, &t, &err), 0);
+    assert_int_equal(t->ends_unix_ms, 0);
+    assert_int_equal(tokens_revoke(r->co, ann, 0, &err), 0);
+    assert_int_equal(tokens_adjust(r->co, ann, 0, &hour, &t, &err), -ERR_STALE);
 }
 
 static bool has_file(const struct rig *r, const char *name)
@@ -264,6 +285,7 @@ int main(void)
         TEST(test_what_a_viewer_may_get),
         TEST(test_names_and_limits),
         TEST(test_bounds),
+        TEST(test_more_time),
         TEST(test_revoked_workers),
         TEST(test_files_of_revoked_tokens),
         TEST(test_ends),

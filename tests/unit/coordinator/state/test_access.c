@@ -97,6 +97,13 @@ static void test_room(void **state)
         assert_int_equal(s.tokens_gone.at[i], go[i]);
     }
     assert_null(add(&s, 2000, TOKEN_ROLE_WORKER));
+    struct job *j = state_add_job(&s, 0); /* whose budget a token has, revoked or not */
+    j->token_id = 60;
+    access_edit(&s, 60)->revoked_unix_ms = now - 1000;
+    assert_null(add(&s, 2000, TOKEN_ROLE_WORKER));
+    j->state = JOB_CANCELLED;
+    assert_non_null(add(&s, 2000, TOKEN_ROLE_WORKER));
+    assert_null(access_token(&s, 60));
     state_release(&s);
 }
 

@@ -84,7 +84,7 @@ static void test_nothing_is_written(void **state)
 {
     struct coordinator *co = ((struct rig *)*state)->co;
     const struct token_order order = {.role = TOKEN_ROLE_WORKER};
-    const struct token_bounds bounds = {NAN, NAN, NAN, NAN};
+    const struct token_bounds bounds = {NAN, NAN, NAN, NAN, NAN};
     const struct token_rec *t = NULL;
     char text[TOKEN_STRING_MAX];
     uint64_t id;
