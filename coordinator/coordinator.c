@@ -177,7 +177,9 @@ static int check_new(const struct coordinator *co, const char *database, struct 
 
 static int open_database(struct coordinator *co, const char *path, struct err *err)
 {
-    int rc = store_open(path, &persist_schema, &co->store, err);
+    int rc = store_keep_old(path, &persist_schema, err);
+    if (rc == 0)
+        rc = store_open(path, &persist_schema, &co->store, err);
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
     return rc;

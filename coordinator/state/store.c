@@ -2,6 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
 
@@ -257,6 +258,34 @@ int store_open(const char *path, const struct store_schema *schema, struct store
     }
     *ret = s;
     return 0;
+}
+
+static char *old_path(const char *path, int schema)
+{
+    return str_printf("%s.schema-%d", path, schema);
+}
+
+int store_keep_old(const char *path, const struct store_schema *schema, struct err *err)
+{
+    struct store *s = NULL;
+    int have = 0, rc = store_open(path, NULL, &s, err);
+    if (rc == 0)
+        rc = schema_number(s, &have, err);
+    store_close(s);
+    if (rc < 0 || have == 0 || have >= schema->n_migrations)
+        return rc;
+    for (int i = 1; i <= have; i++) { /* this one too: of a start that was killed */
+        char *old = old_path(path, i);
+        (void)file_remove(old, NULL);
+        mem_free(old);
+    }
+    char *to = old_path(path, have);
+    if ((rc = store_snapshot(path, to, err)) < 0) {
+        (void)file_remove(to, NULL);
+        (void)err_wrap(err, "keeping the database of schema %d", have);
+    }
+    mem_free(to);
+    return rc;
 }
 
 static void rows_clear(struct rows *r)

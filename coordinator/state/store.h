@@ -52,6 +52,9 @@ struct store_noted {
     uint8_t hash[32];
 };
 
+/* If the database has an older schema, which store_open() would migrate, keeps a copy of it beside
+ * it, PATH.schema-N, with which the older release can be used again; an earlier copy goes. */
+int store_keep_old(const char *path, const struct store_schema *schema, struct err *err);
 /* Keeps schema until close; NULL: no migration, for store_replay(). */
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err);

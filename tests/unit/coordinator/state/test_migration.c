@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "coordinator/state/persist.h"
 
 static char dir[64], path[96];
@@ -138,19 +139,61 @@ static void test_first_release(void **state)
     store_close(s);
 }
 
+/* Whether a copy of that schema is there; it opens for a release that knows no later one. */
+static bool is_kept(int schema)
+{
+    char copy[128];
+    struct store *s = NULL;
+    struct err err = {0};
+    const struct store_schema old = {persist_schema.migrations, schema, NULL, 0};
+    (void)snprintf(copy, sizeof(copy), "%s.schema-%d", path, schema);
+    if (access(copy, F_OK) != 0)
+        return false;
+    if (store_open(copy, &old, &s, &err) < 0)
+        fail_msg("%s", err.msg);
+    store_close(s);
+    return true;
+}
+
+/* Before it is migrated the database is copied, so that the older release can go on with it. */
+static void test_old_one_is_kept(void **state)
+{
+    struct store *s = NULL;
+    struct err err = {0};
+    const struct store_schema later = {persist_schema.migrations, 2, NULL, 0};
+    assert_int_equal(store_keep_old(path, &persist_schema, &err), 0); /* there is none yet */
+    make_old();
+    for (int i = 0; i < 2; i++) { /* the first start was killed before it had migrated */
+        if (store_keep_old(path, &persist_schema, &err) < 0)
+            fail_msg("%s", err.msg);
+        assert_true(is_kept(1));
+    }
+    assert_int_equal(store_open(path, &later, &s, &err), 0);
+    store_close(s);
+    assert_int_equal(store_keep_old(path, &later, &err), 0);
+    assert_true(is_kept(1) && !is_kept(2)); /* it needed no migration */
+    assert_int_equal(store_keep_old(path, &persist_schema, &err), 0);
+    assert_true(!is_kept(1) && is_kept(2));
+}
+
+static int begin(void **state)
+{
+    (void)snprintf(dir, sizeof(dir), "/tmp/skerry-migration.XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(path, sizeof(path), "%s/db", dir);
+    return 0;
+}
+
+static int end(void **state)
+{
+    return file_remove_tree(dir, NULL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_release)};
-    (void)snprintf(dir, sizeof(dir), "/tmp/skerry-migration.XXXXXX");
-    if (mkdtemp(dir) == NULL)
-        return 1;
-    (void)snprintf(path, sizeof(path), "%s/db", dir);
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    static const char *const files[] = {"", "-wal", "-shm"};
-    for (int i = 0; i < 3; i++) {
-        char name[128];
-        (void)snprintf(name, sizeof(name), "%s%s", path, files[i]);
-        (void)unlink(name);
-    }
-    return rmdir(dir) == 0 ? rc : 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_first_release, begin, end),
+        cmocka_unit_test_setup_teardown(test_old_one_is_kept, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
