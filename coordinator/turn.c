@@ -151,8 +151,7 @@ static int write_rows(void *arg)
 static void queue_points(struct coordinator *co)
 {
     const bool alone = store_newest(co->store) < store_next(co->store);
-    if (co->points_ms == 0 ||
-        (co->ship && alone && core_now(co) - co->points_ms < CORE_POINTS_MS))
+    if (co->points_ms == 0 || (co->ship && alone && core_now(co) - co->points_ms < CORE_POINTS_MS))
         return;
     co->points_ms = 0;
     persist_points(co->store, &co->state);

@@ -24,8 +24,8 @@ struct admit_join {
     size_t workers, workers_max; /* here now, and the limit */
     bool known;                  /* the identity has joined before */
     bool same_instance;          /* it is the same process as then */
-    bool twin_here;              /* another process with this identity is connected, or may be soon */
-    bool other_key;              /* the identity is on record with a key that was not shown now */
+    bool twin_here; /* another process with this identity is connected, or may be soon */
+    bool other_key; /* the identity is on record with a key that was not shown now */
     const char *version, *our_version;
     size_t instance_len, identity_len, name_len;
 };

@@ -23,7 +23,7 @@
 /* Most entries after the newest snapshot, all of which a restore reads one by one. */
 #define ENTRIES_MAX 1024u
 #define ENTRIES_BYTES_MAX ((uint64_t)16 << 20) /* or as many as the database has */
-#define SPARE_BYTES ((uint64_t)16 << 20) /* left on the disk beside a copy of the database */
+#define SPARE_BYTES ((uint64_t)16 << 20)       /* left on the disk beside a copy of the database */
 
 struct ship {
     struct s3 *entries, *bulk;

@@ -18,9 +18,6 @@
 #define TRIES 8
 #define SPARE_BYTES (64ull << 20)
 
-/* Files that the coordinator's first start makes. */
-static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
-                                       "worker.secret", "user.secret",  "ticket.secret"};
 static const char *const outer_files[] = {"target", "momentum", "buffer"};
 static const uint8_t no_hash[32];
 
@@ -248,8 +245,8 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
     if (rc < 0)
         return rc;
     (void)manifest_add(&s->manifest, no_hash, 0, CAPTURE_DATABASE, &t->err);
-    for (size_t i = 0; job_id == 0 && i < sizeof(identity) / sizeof(identity[0]); i++)
-        (void)pin(t, identity[i], NULL, 0, false);
+    for (size_t i = 0; job_id == 0 && i < PLACE_IDENTITY; i++)
+        (void)pin(t, place_identity[i], NULL, 0, false);
     each_blob(&s->state, job_id, (int64_t)clock_wall_ms(), pin_blob, t);
     for (size_t i = 0; i < s->state.n_jobs; i++)
         if (job_id == 0 || s->state.jobs[i]->id == job_id)

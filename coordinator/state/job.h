@@ -288,13 +288,13 @@ struct job {
     uint64_t trained_ms;   /* the rest of their time */
     /* (m) Bytes of contributions and deltas per second: in the present one, and the maximum. */
     uint64_t second, second_bytes, peak_bytes;
-    float loss, eval_loss;       /* newest; NAN */
-    uint32_t leases;             /* (m) leases of its tasks: state_set_task_state() counts them */
+    float loss, eval_loss;        /* newest; NAN */
+    uint32_t leases;              /* (m) leases of its tasks: state_set_task_state() counts them */
     bool points_new, metrics_new; /* (m) the row must be written with the points, the metrics */
-    bool loss_changed;           /* (m) a replica's has: the job's must be computed again */
-    struct job_times phase_gaps; /* (m) ms between progress of phases */
-    struct job_times begin_ms;   /* (m) from a lease to its first progress */
-    struct job_times phase_ms;   /* (m) durations of phases, from lease to report */
+    bool loss_changed;            /* (m) a replica's has: the job's must be computed again */
+    struct job_times phase_gaps;  /* (m) ms between progress of phases */
+    struct job_times begin_ms;    /* (m) from a lease to its first progress */
+    struct job_times phase_ms;    /* (m) durations of phases, from lease to report */
     /* (m) Changes for persist_changes(). */
     struct row_mark row;
     struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone, rounds_gone;

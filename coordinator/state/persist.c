@@ -582,7 +582,8 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 #define NUMBER_TEXT_MAX (METRIC_NAME_MAX + 52) /* "NAME=value,held-out " */
 
 /* The bytes are written along with other changes: they change with every served file. */
-/* What only counts points of curves changes with every heartbeat: it is written along with those. */
+/* What only counts points of curves changes with every heartbeat: it is written along with those.
+ */
 static void put_job(struct store *s, struct job *j)
 {
     char input[64], names[JOB_NUMBERS_MAX * NUMBER_TEXT_MAX + 1] = "";
@@ -725,9 +726,9 @@ void save_metric(struct store *s, struct job *j, const struct metric_rec *m)
                                 m->numbers[i].name, m->numbers[i].value);
     *(point ? &j->points_new : &j->metrics_new) = true;
     (point ? store_put_later : store_put)(
-        s, PUT_METRIC, "iiiiiiidddiiiit", I(j->id), I(m->n), I(m->kind), I(m->path),
-              I(m->replica), I(m->round), I(m->step), m->loss, m->lr, m->seconds, I(m->samples),
-              I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms), len > 0 ? numbers : NULL);
+        s, PUT_METRIC, "iiiiiiidddiiiit", I(j->id), I(m->n), I(m->kind), I(m->path), I(m->replica),
+        I(m->round), I(m->step), m->loss, m->lr, m->seconds, I(m->samples), I(m->bytes_up),
+        I(m->bytes_down), I(m->at_unix_ms), len > 0 ? numbers : NULL);
 }
 
 /* Of n points the newest `half` are kept; of the older ones every 2nd, 4th, 8th ... is kept as n

@@ -18,6 +18,10 @@
 #define URL_BYTES_MAX 1024
 #define ENTRIES_MAX 65536
 
+const char *const place_identity[PLACE_IDENTITY] = {"tls-key.pem",    "tls-cert.pem",
+                                                    "cluster.secret", "worker.secret",
+                                                    "user.secret",    "ticket.secret"};
+
 /* Names in a data directory that belong to no state. */
 static bool is_of_any(const char *name)
 {

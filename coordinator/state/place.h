@@ -8,6 +8,10 @@
 
 #define PLACE_CACHE "cache" /* folder in the data directory that caches a store's blobs */
 
+/* Files of the data directory that the coordinator's first start makes: who it is. */
+#define PLACE_IDENTITY 6
+extern const char *const place_identity[PLACE_IDENTITY];
+
 struct blobstore;
 struct coordinator_options;
 struct s3;

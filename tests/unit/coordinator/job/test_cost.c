@@ -145,8 +145,7 @@ static void paused(void **state)
 static void of_a_token(void **state)
 {
     static const uint8_t secret[KEYS_SECRET_BYTES] = {1}, other[KEYS_SECRET_BYTES] = {2};
-    const struct token_bounds more = {NAN, NAN, NAN, 100, NAN},
-                              joins = {5, NAN, NAN, NAN, NAN};
+    const struct token_bounds more = {NAN, NAN, NAN, 100, NAN}, joins = {5, NAN, NAN, NAN, NAN};
     struct coordinator *co = *state;
     const uint64_t id = access_add(&co->state, 0, TOKEN_ROLE_OPERATOR, secret)->id,
                    spot = access_add(&co->state, 0, TOKEN_ROLE_WORKER, other)->id;

@@ -432,7 +432,7 @@ static void test_points_wait(void **state)
     unsigned n = 0;
     settle(r);
     loop_timer_stop(co->tick); /* it would look at the ship */
-    while (commits(r)) /* the job begins */
+    while (commits(r))         /* the job begins */
         ;
     points(r, j, 0, 0, (float[]){3}, 1);
     assert_true(loop_timer_active(co->gather));
@@ -467,13 +467,11 @@ static void test_points_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points_wait), LIVE(test_points),       LIVE(test_numbers),
-        LIVE(test_late_numbers), LIVE(test_router),
-        LIVE(test_rounds),       LIVE(test_steps),
-        LIVE(test_served),       LIVE(test_served_to_several),
-        LIVE(test_uploaded),     LIVE(test_totals),
-        LIVE(test_told_again),   LIVE(test_numbers_of_two),
-        LIVE(test_rows_of_two),
+        LIVE(test_points_wait),    LIVE(test_points),      LIVE(test_numbers),
+        LIVE(test_late_numbers),   LIVE(test_router),      LIVE(test_rounds),
+        LIVE(test_steps),          LIVE(test_served),      LIVE(test_served_to_several),
+        LIVE(test_uploaded),       LIVE(test_totals),      LIVE(test_told_again),
+        LIVE(test_numbers_of_two), LIVE(test_rows_of_two),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
