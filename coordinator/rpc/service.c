@@ -13,7 +13,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
-#include "coordinator/job/twins.h"
+#include "coordinator/state/twins.h"
 #include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"

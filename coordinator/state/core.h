@@ -77,7 +77,7 @@ struct subscriber {
     void *arg;
 };
 
-/* A process that was refused as a copy of a worker that is here: job/twins.h. */
+/* A process that was refused as a copy of a worker that is here: state/twins.h. */
 struct twin {
     uint64_t worker_id, tried_ms;
     uint8_t instance[16];

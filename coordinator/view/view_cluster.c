@@ -2,7 +2,7 @@
 #include "common/base/base.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
-#include "coordinator/job/twins.h"
+#include "coordinator/state/twins.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 

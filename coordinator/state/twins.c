@@ -1,4 +1,4 @@
-#include "coordinator/job/twins.h"
+#include "coordinator/state/twins.h"
 
 static bool is_there(const struct coordinator *co, const struct twin *t)
 {
