@@ -6,6 +6,7 @@
 #include "cli/base/cli.h"
 #include "cli/base/moving.h"
 #include "common/base/file.h"
+#include "common/component/component.h"
 #include "common/job/family.h"
 #include "common/st/st.h"
 #include "common/data/tokenizer.h"
@@ -34,23 +35,31 @@ bool model_folder_is_weights(const char *name)
     return false;
 }
 
-char *model_folder_weights(const char *dir, const struct job_spec *spec)
+int model_folder_weights(const char *given, const struct job_spec *spec, struct file_names *ret,
+                         struct err *err)
 {
-    char *folder = folder_of(dir, spec), *path;
-    if (!job_has_captions(spec)) {
-        path = file_join(folder, "model.safetensors");
-    } else {
-        path = file_join(folder, "diffusion_pytorch_model.safetensors");
-        char *half = file_join(folder, "diffusion_pytorch_model.fp16.safetensors");
-        if (!file_exists(path) && file_exists(half)) {
-            mem_free(path);
-            path = half;
-            half = NULL;
-        }
-        mem_free(half);
+    const char *name = NULL;
+    char *path = folder_of(given, spec);
+    int rc = file_is_dir(path) ? component_find_weights(path, &name, err) : 0;
+    if (rc == 0 && name) {
+        char *in = file_join(path, name);
+        mem_free(path);
+        path = in;
     }
-    mem_free(folder);
-    return path;
+    if (rc == 0 && !str_ends(path, ".json"))
+        return file_names_add(ret, 1, path, err);
+    if (rc == 0)
+        rc = component_index(path, ret, err);
+    char *slash = strrchr(path, '/');
+    if (slash)
+        *slash = '\0';
+    for (size_t i = 0; i < ret->n && slash; i++) {
+        char *piece = file_join(path, ret->items[i]);
+        mem_free(ret->items[i]);
+        ret->items[i] = piece;
+    }
+    mem_free(path);
+    return rc;
 }
 
 /* ---- config.json ---- */
@@ -61,27 +70,49 @@ struct wanted {
     const char *ours; /* in the job file */
     double value;
     double absent; /* the default of a config.json without the key; NAN: it must be there */
+    double theirs; /* where it is not simply the key's; 0: it is */
+    bool yes_or_no;
 };
 
-static int check_number(const char *dir, const json_t *config, const struct wanted *w,
-                        struct err *err)
+/* "0.5", or "true" and "false". */
+static const char *say_value(const struct wanted *w, double value, char out[32])
 {
-    const double got = cli_num(config, w->key, w->absent);
-    if (isnan(got))
-        return err_set(err, -ERR_CONFIG, "%s/config.json has no %s to compare %s with", dir, w->key,
-                       w->ours);
-    if (fabs(got - w->value) > 1e-9 * fabs(w->value))
-        return err_set(err, -ERR_CONFIG, "%s/config.json says %s %g, but the job's %s is %g", dir,
-                       w->key, got, w->ours, w->value);
+    if (w->yes_or_no)
+        return value != 0 ? "true" : "false";
+    (void)snprintf(out, 32, "%.10g", value);
+    return out;
+}
+
+/* Appends how the two differ, if they do. */
+static int add_difference(const json_t *config, const struct wanted *w, struct buf *out)
+{
+    char got[32], ours[32];
+    const json_t *there = json_object_get(config, w->key);
+    const double theirs = w->theirs != 0        ? w->theirs
+                          : json_is_boolean(there) ? json_is_true(there)
+                                                   : cli_num(config, w->key, w->absent);
+    if (isnan(theirs))
+        return -ERR_NOTFOUND;
+    if (fabs(theirs - w->value) > 1e-9 * fabs(w->value))
+        (void)buf_printf(out, "%s%s %s, but the job's %s is %s", out->len ? "; " : "", w->key,
+                         say_value(w, theirs, got), w->ours, say_value(w, w->value, ours));
     return 0;
 }
 
+/* Names all that differ, so that a person need not try once for each. */
 static int check_numbers(const char *dir, const json_t *config, const struct wanted *w, size_t n,
                          struct err *err)
 {
+    struct buf differ;
     int rc = 0;
+    buf_init(&differ, sizeof err->msg);
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = check_number(dir, config, &w[i], err);
+        if (add_difference(config, &w[i], &differ) < 0)
+            rc = err_set(err, -ERR_CONFIG, "%s/config.json has no %s to compare %s with", dir,
+                         w[i].key, w[i].ours);
+    if (rc == 0 && differ.len > 0)
+        rc = err_set(err, -ERR_CONFIG, "%s/config.json says %s", dir, buf_str(&differ));
+    buf_release(&differ);
     return rc;
 }
 
@@ -432,23 +463,14 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
         {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
         {"intermediate_size", "model.ffn", m->ffn, NAN},
         {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
+        {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(config)},
+        {"tie_word_embeddings", "model.tied", m->tied, .yes_or_no = true},
     };
     int rc = check_kind(dir, config, "llama", err);
     if (rc == 0)
         rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
-    if (rc < 0)
-        return rc;
-    const double theta = rope_theta(config);
-    if (fabs(theta - m->rope_theta) > 1e-9 * theta)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json says rope_theta %g, but the job's model.rope_theta is %g",
-                       dir, theta, m->rope_theta);
-    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
-    if (tied != m->tied)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json says tie_word_embeddings %s, but the job's model.tied is %s",
-                       dir, tied ? "true" : "false", m->tied ? "true" : "false");
-    rc = check_llama_variants(dir, config, err);
+    if (rc == 0)
+        rc = check_llama_variants(dir, config, err);
     if (rc == 0)
         rc = check_vocabulary(dir, config, spec, facts->tokenizer, err);
     return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
@@ -458,36 +480,55 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
 
 #define UPSCALER "upscaler." /* begins the names of the second chain's */
 
-struct tensors {
+/* A file of weights: all of them, or one of several. */
+struct piece {
     const char *path;
+    struct st st;
+    bool *used; /* of st's tensors, those that the job's model has */
+};
+
+struct tensors {
+    const char *path; /* of the file, or of the folder if there are several */
+    struct piece *pieces;
+    size_t n;
     bool variance;     /* PixArt also predicts the variance, which is ignored */
     const char *chain; /* prefix of the names of the chain being checked; NULL: the first chain */
-    const struct st *st;
-    bool *used; /* of st's tensors, those that the job's model has */
     struct err *err;
     int rc; /* failure of the first tensor that does not fit */
 };
 
-/* A tensor of the chain being checked; NULL: there is none. */
-static const struct st_tensor *find(const struct tensors *t, const char *tensor)
+/* A tensor of the chain being checked, and the file that has it; NULL: there is none. */
+static const struct st_tensor *find_in(const struct tensors *t, const char *tensor,
+                                       struct piece **ret)
 {
     char name[ST_NAME_MAX];
+    const struct st_tensor *found = NULL;
     (void)snprintf(name, sizeof name, "%s%s", t->chain ? t->chain : "", tensor);
-    return st_find(t->st, name);
+    for (size_t i = 0; i < t->n && !found; i++) {
+        *ret = &t->pieces[i];
+        found = st_find(&t->pieces[i].st, name);
+    }
+    return found;
+}
+
+static const struct st_tensor *find(const struct tensors *t, const char *tensor)
+{
+    struct piece *p;
+    return find_in(t, tensor, &p);
 }
 
 static void expect(struct tensors *t, const char *tensor, unsigned rank, const int64_t shape[4])
 {
-    char name[ST_NAME_MAX];
+    struct piece *p = NULL;
     if (t->rc < 0)
         return;
-    (void)snprintf(name, sizeof name, "%s%s", t->chain ? t->chain : "", tensor);
-    const struct st_tensor *found = st_find(t->st, name);
+    const struct st_tensor *found = find_in(t, tensor, &p);
     if (!found) {
-        t->rc = err_set(t->err, -ERR_CONFIG, "%s has no tensor %s", t->path, name);
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s has no tensor %s%s", t->path,
+                        t->chain ? t->chain : "", tensor);
         return;
     }
-    t->used[found - t->st->tensors] = true;
+    p->used[found - p->st.tensors] = true;
     bool fits = found->rank == rank;
     for (unsigned i = 0; fits && i < rank; i++)
         fits = found->shape[i] == (uint64_t)shape[i];
@@ -496,12 +537,12 @@ static void expect(struct tensors *t, const char *tensor, unsigned rank, const i
         uint64_t wanted[ST_RANK_MAX] = {0};
         for (unsigned i = 0; i < rank; i++)
             wanted[i] = (uint64_t)shape[i];
-        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model needs %s", t->path,
-                        name, st_shape_text(found->rank, found->shape, got),
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model needs %s", p->path,
+                        found->name, st_shape_text(found->rank, found->shape, got),
                         st_shape_text(rank, wanted, want));
     } else if (found->dtype != ST_F32 && found->dtype != ST_BF16 && found->dtype != ST_F16) {
         t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s; only F32, BF16 and F16 are supported",
-                        t->path, name, st_dtype_name(found->dtype));
+                        p->path, found->name, st_dtype_name(found->dtype));
     }
 }
 
@@ -550,7 +591,7 @@ static void expect_llama(struct tensors *t, const struct job_spec *spec,
 static void expect_patches(struct tensors *t, const struct job_model *m, const char *name,
                            int64_t channels)
 {
-    const struct st_tensor *found = st_find(t->st, name);
+    const struct st_tensor *found = find(t, name);
     const bool narrow =
         !t->chain && found && found->rank == 4 && found->shape[1] == (uint64_t)channels;
     const int64_t in = narrow ? channels : input_channels(m, (int)channels);
@@ -701,38 +742,49 @@ static int check_values(const char *path, const struct st *st, struct err *err)
     return rc;
 }
 
+/* Checks that a file has nothing besides what the job's model has, and that its values are sound. */
+static int check_rest(const struct tensors *t, const struct piece *p, const struct job_spec *spec,
+                      struct err *err)
+{
+    for (size_t i = 0; i < p->st.n_tensors; i++) {
+        const char *name = p->st.tensors[i].name;
+        if (p->used[i] || st_is_leftover(name, job_is_text(spec), job_has_captions(spec)))
+            continue;
+        return find(t, name) == &p->st.tensors[i]
+                   ? err_set(err, -ERR_CONFIG,
+                             "%s has the tensor %s, which the job's model has not", p->path, name)
+                   : err_set(err, -ERR_CONFIG, "%s: two files hold %s", t->path, name);
+    }
+    return check_values(p->path, &p->st, err);
+}
+
 static int check_tensors(const char *dir, const struct job_spec *spec,
                          const struct model_folder_facts *facts, struct err *err)
 {
-    char *path = model_folder_weights(dir, spec);
-    char *index = str_printf("%s.index.json", path);
-    struct st st = {0};
-    int rc = 0;
-
-    if (!file_exists(path) && file_exists(index))
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s is in several files; save it as one, with save_pretrained(..., "
-                     "max_shard_size=\"1TB\")",
-                     dir);
-    if (rc == 0)
-        rc = st_open(path, &st, err);
-    bool *used = mem_alloc_array(st.n_tensors + 1, sizeof *used);
-    struct tensors t = {.path = path, .st = &st, .used = used, .err = err, .rc = rc};
+    struct file_names files = {0};
+    struct tensors t = {.path = dir, .err = err};
+    t.rc = model_folder_weights(dir, spec, &files, err);
+    t.pieces = mem_alloc_array(files.n + 1, sizeof *t.pieces);
+    for (; t.n < files.n && t.rc == 0; t.n++) {
+        struct piece *p = &t.pieces[t.n];
+        p->path = files.items[t.n];
+        t.rc = st_open(p->path, &p->st, err);
+        p->used = mem_alloc_array(p->st.n_tensors + 1, sizeof *p->used);
+    }
+    if (t.n == 1)
+        t.path = t.pieces[0].path;
     family_of(spec)->expect(&t, spec, facts);
-    for (size_t i = 0; i < st.n_tensors && t.rc == 0; i++)
-        if (!t.used[i] &&
-            !st_is_leftover(st.tensors[i].name, job_is_text(spec), job_has_captions(spec)))
-            t.rc = err_set(err, -ERR_CONFIG, "%s has the tensor %s, which the job's model has not",
-                           path, st.tensors[i].name);
-    if (t.rc == 0)
-        t.rc = check_values(path, &st, err);
+    for (size_t i = 0; i < t.n && t.rc == 0; i++)
+        t.rc = check_rest(&t, &t.pieces[i], spec, err);
     if (t.rc == 0 && t.variance)
         fprintf(stderr, "skerry: %s also predicts a variance; that half of proj_out is left\n",
-                path);
-    st_release(&st);
-    mem_free(used);
-    mem_free(index);
-    mem_free(path);
+                t.path);
+    for (size_t i = 0; i < t.n; i++) {
+        st_release(&t.pieces[i].st);
+        mem_free(t.pieces[i].used);
+    }
+    mem_free(t.pieces);
+    file_names_release(&files);
     return t.rc;
 }
 

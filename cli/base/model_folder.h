@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "common/base/base.h"
+#include "common/base/file.h"
 #include "common/job/job.h"
 
 struct tokenizer;
@@ -21,15 +22,17 @@ struct model_folder_facts {
     uint32_t caption, caption_tokens; /* channels of a caption's states, and most of these */
 };
 
-/* -ERR_CONFIG with one sentence on the first thing that does not fit: a key of
- * config.json, the vocabulary, a tensor's name, shape or type; also after Ctrl-C.  Says on stderr
+/* -ERR_CONFIG with one sentence on the first thing that does not fit: the numbers of
+ * config.json, all that differ, the vocabulary, a tensor's name, shape or type; also after Ctrl-C.  Says on stderr
  * how far it is, if that takes long, and warns of classes with other names. */
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err);
 
-/* The file of weights in a folder that exists or is to be; mem_free.  A diffusers pipeline's root
- * stands for its transformer/. */
-char *model_folder_weights(const char *dir, const struct job_spec *spec);
+/* Appends the files of weights of a folder: one, or the pieces that an index names.  A diffusers
+ * pipeline's root stands for its transformer/.  A trainer's weights may also be given as a file or
+ * as an index.  That they are there is not checked. */
+int model_folder_weights(const char *given, const struct job_spec *spec, struct file_names *ret,
+                         struct err *err);
 
 /* Is it a file of weights by its name, of whatever form, or a list of their pieces? */
 bool model_folder_is_weights(const char *name);

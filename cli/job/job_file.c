@@ -154,7 +154,7 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
         return 0;
     job->warm_start = find_path(job_path, given);
     if (job_family(&job->spec)->external)
-        return users_weights_check(job->warm_start, err) < 0
+        return users_weights_check(job->warm_start, &job->spec, err) < 0
                    ? err_wrap(err, "%s: model.warm_start", job_path)
                    : 0;
     const size_t classes = job->dataset ? dataset_classes(job->dataset) : 0;
@@ -553,24 +553,14 @@ int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job
     return rc;
 }
 
-/* The tokenizer and the warm start, as blobs. */
-static int upload_files(struct cli *cli, const struct job_file *job, bool progress, json_t *body,
-                        struct err *err)
+/* The tokenizer, as a blob. */
+static int upload_tokenizer(struct cli *cli, const struct job_file *job, bool progress,
+                            json_t *body, struct err *err)
 {
     json_t *blob = NULL;
-    int rc = 0;
-    if (job->tokenizer_path) {
-        rc = upload_file(cli, job->tokenizer_path, "the tokenizer", progress, &blob, err);
-        if (rc == 0)
-            json_object_set_new(body, "tokenizer", blob);
-    }
-    if (rc == 0 && job->warm_start && !job_family(&job->spec)->external) {
-        char *weights = model_folder_weights(job->warm_start, &job->spec);
-        rc = upload_file(cli, weights, "the warm start", progress, &blob, err);
-        if (rc == 0)
-            json_object_set_new(body, "warm_start", blob);
-        mem_free(weights);
-    }
+    const int rc = upload_file(cli, job->tokenizer_path, "the tokenizer", progress, &blob, err);
+    if (rc == 0)
+        json_object_set_new(body, "tokenizer", blob);
     return rc;
 }
 
@@ -583,11 +573,11 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
         json_object_set_new(body, "vocab", json_integer(tokenizer_vocab(job->tokenizer)));
     if (progress)
         encoders_say_cut(&job->encoders, &job->spec);
-    int rc = upload_files(cli, job, progress, body, err);
+    int rc = job->tokenizer_path ? upload_tokenizer(cli, job, progress, body, err) : 0;
     if (rc == 0)
         rc = encoders_upload(cli, &job->encoders, progress, body, err);
-    if (rc == 0 && job->warm_start && job_family(&job->spec)->external)
-        rc = users_weights_upload(cli, job->warm_start, progress, body, err);
+    if (rc == 0 && job->warm_start)
+        rc = users_weights_upload(cli, job->warm_start, &job->spec, progress, body, err);
     if (rc == 0 && job->trainer_files)
         rc = folder_upload(cli, FOLDER_TRAINER, job->trainer_files, progress, body, err);
     if (rc == 0 && job->dataset)

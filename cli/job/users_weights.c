@@ -2,35 +2,12 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/merge.h"
+#include "cli/base/model_folder.h"
 #include "cli/job/folders.h"
 #include "cli/job/upload.h"
 #include "common/base/file.h"
-#include "common/component/component.h"
+#include "common/job/family.h"
 #include "common/st/st.h"
-
-/* Finds the files with the weights. */
-static int find_files(const char *given, struct file_names *ret, struct err *err)
-{
-    const char *name = NULL;
-    char *path = NULL;
-    int rc = file_is_dir(given) ? component_find_weights(given, &name, err) : 0;
-    if (rc < 0)
-        return rc;
-    path = name ? file_join(given, name) : str_dup(given);
-    if (!str_ends(path, ".index.json"))
-        return file_names_add(ret, 1, path, err);
-    rc = component_index(path, ret, err);
-    char *slash = strrchr(path, '/');
-    if (slash)
-        *slash = '\0';
-    for (size_t i = 0; i < ret->n; i++) {
-        char *piece = slash ? file_join(path, ret->items[i]) : str_dup(ret->items[i]);
-        mem_free(ret->items[i]);
-        ret->items[i] = piece;
-    }
-    mem_free(path);
-    return rc;
-}
 
 static int check_file(const char *path, struct err *err)
 {
@@ -40,10 +17,10 @@ static int check_file(const char *path, struct err *err)
     return rc;
 }
 
-int users_weights_check(const char *given, struct err *err)
+int users_weights_check(const char *given, const struct job_spec *spec, struct err *err)
 {
     struct file_names files = {0};
-    int rc = find_files(given, &files, err);
+    int rc = model_folder_weights(given, spec, &files, err);
     for (size_t i = 0; i < files.n && rc == 0; i++)
         rc = check_file(files.items[i], err);
     file_names_release(&files);
@@ -79,17 +56,17 @@ static int send_pieces(struct cli *cli, const struct file_names *files, bool pro
     return rc;
 }
 
-int users_weights_upload(struct cli *cli, const char *given, bool progress, json_t *body,
-                         struct err *err)
+int users_weights_upload(struct cli *cli, const char *given, const struct job_spec *spec,
+                         bool progress, json_t *body, struct err *err)
 {
     struct file_names files = {0};
     size_t companions = 0;
-    int rc = find_files(given, &files, err);
+    int rc = model_folder_weights(given, spec, &files, err);
     if (rc == 0)
         rc = files.n == 1 ? send_weights(cli, files.items[0], progress, body, err)
                           : send_pieces(cli, &files, progress, body, err);
     file_names_release(&files);
-    if (rc == 0 && file_is_dir(given))
+    if (rc == 0 && job_family(spec)->external && file_is_dir(given))
         rc = folder_check(FOLDER_COMPANIONS, given, &companions, err);
     return rc == 0 && companions > 0
                ? folder_upload(cli, FOLDER_COMPANIONS, given, progress, body, err)

@@ -1,7 +1,6 @@
-/* model.warm_start of a trainer's model: a safetensors file, or a folder as save_pretrained
- * leaves it, with weights whole or in pieces that an index names.  What the weights must be, the
- * trainer says; they travel as one file.  Of a folder what lies beside the weights goes along, for
- * the export. */
+/* What model.warm_start names: a folder as save_pretrained leaves it, with weights whole or in
+ * pieces that an index names, or, of a trainer's model, a safetensors file.  The weights travel as
+ * one file. */
 #ifndef CLI_USERS_WEIGHTS_H
 #define CLI_USERS_WEIGHTS_H
 
@@ -10,11 +9,13 @@
 #include "common/base/base.h"
 
 struct cli;
+struct job_spec;
 
-/* Headers are read.  Sentences name the file. */
-int users_weights_check(const char *given, struct err *err);
+/* Of a trainer's model, which says itself what they must be: only headers are read.  Sentences name
+ * the file.  Others: model_folder_check. */
+int users_weights_check(const char *given, const struct job_spec *spec, struct err *err);
 /* Blobs into the submission.  Pieces are put together in TMPDIR. */
-int users_weights_upload(struct cli *cli, const char *given, bool progress, json_t *body,
-                         struct err *err);
+int users_weights_upload(struct cli *cli, const char *given, const struct job_spec *spec,
+                         bool progress, json_t *body, struct err *err);
 
 #endif

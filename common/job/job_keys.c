@@ -142,9 +142,9 @@ static const struct conf_key model_keys[] = {
     CONF(struct job_model, tied, BOOL, .def = "false",
          .doc = "llama: the head shares the weights of the embedding"),
     CONF(struct job_model, warm_start, STR,
-         .doc = "folder with model.safetensors and config.json, as `skerry export` writes it, "
-                "that training starts from. external: a safetensors file, or a folder of "
-                "save_pretrained, sharded or not"),
+         .doc = "folder that training starts from, with config.json and weights, sharded or not, "
+                "as save_pretrained and `skerry export` write it. external: also a safetensors "
+                "file"),
     CONF_END,
 };
 

@@ -406,7 +406,8 @@ static void other_sizes_are_named(void **state)
         const char *yaml, *sentence;
     } rows[] = {
         {LLAMA("dim: 32, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
-         "hidden_size 16, but the job's model.dim is 32"},
+         "hidden_size 16, but the job's model.dim is 32; head_dim 4, but the job's model.dim / "
+         "model.heads is 8"},
         {LLAMA("dim: 16, depth: 3, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
          "num_hidden_layers 2, but the job's model.depth is 3"},
         {LLAMA("dim: 16, depth: 2, heads: 2, kv_heads: 2, ffn: 32, rope_theta: 5000"),
@@ -422,6 +423,11 @@ static void other_sizes_are_named(void **state)
          "rms_norm_eps"},
         {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000, tied: true"),
          "tie_word_embeddings false"},
+        {LLAMA("dim: 16, depth: 3, heads: 4, ffn: 64, tied: true"), /* all at once */
+         "says num_hidden_layers 2, but the job's model.depth is 3; num_key_value_heads 2, but the "
+         "job's model.kv_heads is 4; intermediate_size 32, but the job's model.ffn is 64; "
+         "rope_theta 5000, but the job's model.rope_theta is 10000; tie_word_embeddings false, but "
+         "the job's model.tied is true"},
         {DIT("dim: 16, depth: 2, heads: 2, patch: 2"), "'llama'; the job's model needs 'DiT'"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -460,6 +466,37 @@ static void other_tensors_are_named(void **state)
     write_llama(f->llama, 6);
     OK(check(f->llama, sound_llama, 0, &err));
     write_llama(f->llama, 0);
+}
+
+/* Weights in pieces are looked through together, and a piece that is missing is named. */
+static void pieces_are_one_model(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    struct weights first = {.w = st_writer_new()};
+    char whole[96], a[96], b[96], index[96];
+    (void)snprintf(whole, sizeof whole, "%s/model.safetensors", f->llama);
+    (void)snprintf(a, sizeof a, "%s/model-1.safetensors", f->llama);
+    (void)snprintf(b, sizeof b, "%s/model-2.safetensors", f->llama);
+    (void)snprintf(index, sizeof index, "%s/model.safetensors.index.json", f->llama);
+    static const char map[] = "{\"weight_map\": {\"model.norm.weight\": \"model-1.safetensors\", "
+                              "\"lm_head.weight\": \"model-2.safetensors\"}}";
+    OK(file_write_atomic(index, map, sizeof map - 1, 0600, &err));
+    write_llama(f->llama, 1);
+    OK(file_move(whole, b, &err));
+    assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "model-1.safetensors"));
+    put(&first, "model.norm.weight", ST_F32, 16, 0);
+    finish(&first, f->llama, "model-1");
+    OK(check(f->llama, sound_llama, 0, &err));
+    write_llama(f->llama, 0); /* whole; it also has what the other piece has */
+    OK(file_move(whole, b, &err));
+    assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "/llama: two files hold model.norm.weight"));
+    OK(file_remove(index, &err));
+    OK(file_remove(a, &err));
+    OK(file_move(b, whole, &err));
+    OK(check(f->llama, sound_llama, 0, &err));
 }
 
 /* Changes one key of the folder's config.json for the time of a check. */
@@ -541,6 +578,7 @@ int main(void)
         cmocka_unit_test(folders_with_an_estimate_fit),
         cmocka_unit_test(other_sizes_are_named),
         cmocka_unit_test(other_tensors_are_named),
+        cmocka_unit_test(pieces_are_one_model),
         cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(an_interrupted_check_ends),
         cmocka_unit_test(byte_tokens_are_ours),

@@ -4,7 +4,10 @@
 
 #include "tests/unit/common/base/util.h"
 
+#include "common/job/job.h"
 #include "common/st/st.h"
+
+static const struct job_spec trainers = {.model.type = JOB_MODEL_EXTERNAL};
 
 static void write_weights(const char *folder, const char *name)
 {
@@ -31,8 +34,8 @@ static void takes_a_file_or_a_folder(void **state)
 {
     char *dir = scratch_new(), *file = in(dir, "model.safetensors");
     write_weights(dir, "model.safetensors");
-    OK(users_weights_check(file, err));
-    OK(users_weights_check(dir, err));
+    OK(users_weights_check(file, &trainers, err));
+    OK(users_weights_check(dir, &trainers, err));
     mem_free(file);
     scratch_free(dir);
 }
@@ -40,18 +43,18 @@ static void takes_a_file_or_a_folder(void **state)
 static void every_piece_must_be_there(void **state)
 {
     char *dir = scratch_new();
-    FAILS(users_weights_check(dir, err), "has no model.safetensors");
+    FAILS(users_weights_check(dir, &trainers, err), "has no model.safetensors");
     write_text(dir, "model.safetensors.index.json",
                "{\"weight_map\": {\"w\": \"../a.safetensors\"}}");
-    FAILS(users_weights_check(dir, err), "names the file '../a.safetensors', expected");
+    FAILS(users_weights_check(dir, &trainers, err), "names the file '../a.safetensors', expected");
     write_text(dir, "model.safetensors.index.json",
                "{\"weight_map\": {\"w\": \"a.safetensors\", \"v\": \"b.safetensors\"}}");
     write_weights(dir, "a.safetensors");
-    FAILS(users_weights_check(dir, err), "b.safetensors");
+    FAILS(users_weights_check(dir, &trainers, err), "b.safetensors");
     write_weights(dir, "b.safetensors");
-    OK(users_weights_check(dir, err));
+    OK(users_weights_check(dir, &trainers, err));
     char *index = in(dir, "model.safetensors.index.json");
-    OK(users_weights_check(index, err)); /* the weights alone */
+    OK(users_weights_check(index, &trainers, err)); /* the weights alone */
     mem_free(index);
     scratch_free(dir);
 }
@@ -63,11 +66,11 @@ static void what_lies_beside_them_is_bounded(void **state)
     write_weights(dir, "model.safetensors");
     write_text(dir, "pytorch_model.bin", "");
     assert_int_equal(truncate(other, 65 << 20), 0); /* weights of another form do not travel */
-    OK(users_weights_check(dir, err));
+    OK(users_weights_check(dir, &trainers, err));
     write_text(dir, "notes.txt", "");
     assert_int_equal(truncate(large, 65 << 20), 0);
-    FAILS(users_weights_check(dir, err), "or 64 MiB; name the file of weights, or the index");
-    OK(users_weights_check(weights, err));
+    FAILS(users_weights_check(dir, &trainers, err), "or 64 MiB; name the file of weights, or the index");
+    OK(users_weights_check(weights, &trainers, err));
     mem_free(weights);
     mem_free(other);
     mem_free(large);
