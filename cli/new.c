@@ -1,6 +1,7 @@
 /* skerry new: a commented job file that fits data and machine. */
 #include <unistd.h>
 
+#include "cli/base/model_folder.h"
 #include "cli/command.h"
 #include "cli/job/job_file.h"
 #include "cli/job/new_job.h"
@@ -11,7 +12,7 @@
 #include "common/data/captions.h"
 #include "common/data/shard.h"
 
-static const char *new_images, *new_text, *new_text_field, *new_captions, *new_encoders;
+static const char *new_images, *new_text, *new_text_field, *new_captions, *new_encoders, *new_from;
 static int new_image_size = 32, new_workers, new_minutes = 40;
 static bool new_here;
 
@@ -46,6 +47,8 @@ static void say_flags(const char *path, struct err *err)
                       : new_text ? "--text"
                                  : "--captions"},
         {"encoders.path", "--encoders"},
+        {"model.warm_start", "--from"},
+        {"data.tokenizer", "--from"},
         {"data.image_size", "--image-size"},
         {"model.patch", "--image-size"}, /* which it does not divide */
     };
@@ -60,6 +63,12 @@ static void say_flags(const char *path, struct err *err)
         }
         mem_free(said);
     }
+    const char *size = new_from ? strstr(err->msg, ": model.") : NULL; /* which a job cannot have */
+    if (size) {
+        char *rest = str_dup(size);
+        (void)err_set(err, err->code, "--from%s", rest);
+        mem_free(rest);
+    }
 }
 
 /* Reads the command line. */
@@ -72,6 +81,8 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
     if (new_text_field && (!new_text || !str_is_utf8(new_text_field, strlen(new_text_field))))
         return err_set(err, -ERR_USAGE,
                        "--text-field goes with --text, and must be UTF-8, as JSON is");
+    if (new_from && !new_text)
+        return err_set(err, -ERR_USAGE, "--from goes with --text: it is a language model's folder");
     const char *name = job_name(args->rest[0]);
     if (!str_is_name(name, 64))
         return err_set(err, -ERR_USAGE,
@@ -82,10 +93,11 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                        new_captions ? "--captions needs --encoders DIR: a diffusers pipeline whose "
                                       "text encoder reads the captions"
                                     : "--encoders is for --captions");
-    if (check_path(new_encoders, err) < 0 || check_path(new_images ? new_images
-                                                        : new_text ? new_text
-                                                                   : new_captions,
-                                                        err) < 0)
+    if (check_path(new_encoders, err) < 0 || check_path(new_from, err) < 0 ||
+        check_path(new_images ? new_images
+                   : new_text ? new_text
+                              : new_captions,
+                   err) < 0)
         return err->code;
     if (new_images && new_job_patch(new_image_size) == 0)
         return err_set(err, -ERR_USAGE,
@@ -102,6 +114,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                            : new_captions,
         .field = new_text_field,
         .encoders = new_encoders,
+        .from = new_from,
         .kind = new_images ? NEW_IMAGES
                 : new_text ? NEW_TEXT
                            : NEW_CAPTIONS,
@@ -287,8 +300,9 @@ static int choose(struct new_job *job, const char *path, struct err *err)
     struct measured at = {0};
     static char device[sizeof at.device];
     double step_s = 0;
+    const size_t sizes = job->from ? 1 : new_job_sizes();
     int rc = open_file(job, path, &file, err);
-    for (job->size = 0; rc == 0 && job->size < new_job_sizes(); job->size++) {
+    for (job->size = 0; rc == 0 && job->size < sizes; job->size++) {
         rc = measure(job, path, &file, &at, err);
         const double s = at.networks[0].step_s;
         job->parameters = at.networks[0].parameters;
@@ -316,8 +330,11 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     int rc = wanted(args, &job, err);
     if (rc < 0)
         return rc;
-    char *path = str_printf("%s.yaml", job.name);
+    char *path = str_printf("%s.yaml", job.name), *tokenizer = NULL;
     rc = check_place(path, err);
+    if (rc == 0 && job.from && (rc = model_folder_sizes(job.from, &job.model, &tokenizer, err)) < 0)
+        (void)err_wrap(err, "--from");
+    job.tokenizer = tokenizer;
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
     char workers[32] = "";
@@ -331,6 +348,7 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
                str_human_duration((uint64_t)(fmax(job.seconds, 1) * 1000), time), job.workers,
                str_plural((uint64_t)job.workers), job.here ? "on" : "like",
                job.here ? "run" : "submit", path, workers);
+    mem_free(tokenizer);
     mem_free(path);
     return rc;
 }
@@ -338,16 +356,20 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
 const struct command command_new = {
     .name = "new",
     .what = "write a commented job file for your data and this machine",
-    .usage = "NAME --images DIR | --text FILE [--text-field NAME] | --captions DIR --encoders DIR",
+    .usage = "NAME --images DIR | --text FILE [--text-field NAME] [--from DIR] | --captions DIR "
+             "--encoders DIR",
     .about = "Writes NAME.yaml, with a comment on every key.  Measures models of "
              "several sizes on this machine, and takes the largest that has enough "
-             "data and learns something in the given time.",
+             "data and learns something in the given time; with --from, a model that is trained "
+             "already.",
     .flags =
         (const struct args_flag[]){
             {"images", 0, ARGS_STR, &new_images, "DIR", "class folders of images, or tars"},
             {"text", 0, ARGS_STR, &new_text, "FILE", "a .txt, .jsonl or .bin, or a folder of them"},
             {"text-field", 0, ARGS_STR, &new_text_field, "NAME",
              "field of a .jsonl line that holds the text [text]"},
+            {"from", 0, ARGS_STR, &new_from, "DIR",
+             "a Llama of transformers to start from: its weights, sizes and tokenizer"},
             {"captions", 0, ARGS_STR, &new_captions, "DIR", "images with captions"},
             {"encoders", 0, ARGS_STR, &new_encoders, "DIR",
              "a diffusers pipeline that reads the captions"},

@@ -26,9 +26,10 @@ static char *folder_of(const char *dir, const struct job_spec *spec)
 
 bool model_folder_is_weights(const char *name)
 {
-    static const char *const ends[] = {".safetensors", ".index.json", ".bin",   ".pt", ".pth",
-                                       ".ckpt",        ".msgpack",    ".h5",    ".ot", ".gguf",
-                                       ".onnx",        ".onnx_data",  ".tflite"};
+    static const char *const ends[] = {
+        ".safetensors", ".index.json", ".index.fp16.json", ".bin",   ".pt",
+        ".pth",         ".ckpt",       ".msgpack",         ".h5",    ".ot",
+        ".gguf",        ".onnx",       ".onnx_data",       ".tflite"};
     for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
         if (str_ends(name, ends[i]))
             return true;
@@ -88,7 +89,7 @@ static int add_difference(const json_t *config, const struct wanted *w, struct b
 {
     char got[32], ours[32];
     const json_t *there = json_object_get(config, w->key);
-    const double theirs = w->theirs != 0        ? w->theirs
+    const double theirs = w->theirs != 0           ? w->theirs
                           : json_is_boolean(there) ? json_is_true(there)
                                                    : cli_num(config, w->key, w->absent);
     if (isnan(theirs))
@@ -425,18 +426,27 @@ static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uin
     return n == k && (n == 0 || memcmp(p, q, n) == 0);
 }
 
+/* The path of the folder's own tokenizer (mem_free); NULL: it has none. */
+static char *tokenizer_of(const char *dir)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model"}; /* SentencePiece's */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = file_join(dir, names[i]);
+        if (file_exists(path))
+            return path;
+        mem_free(path);
+    }
+    return NULL;
+}
+
 /* The folder's own tokenizer, if it has one, must be the job's. */
 static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct err *err)
 {
-    char *path = file_join(dir, "tokenizer.json");
+    char *path = tokenizer_of(dir);
     struct tokenizer *theirs = NULL;
     int rc = 0;
 
-    if (!file_exists(path)) { /* SentencePiece's */
-        mem_free(path);
-        path = file_join(dir, "tokenizer.model");
-    }
-    if (file_exists(path)) {
+    if (path) {
         rc = tokenizer_open(path, &theirs, err);
         for (uint32_t id = 0; rc == 0 && id < tokenizer_vocab(ours); id++) {
             if (!same_token(theirs, ours, id))
@@ -742,7 +752,8 @@ static int check_values(const char *path, const struct st *st, struct err *err)
     return rc;
 }
 
-/* Checks that a file has nothing besides what the job's model has, and that its values are sound. */
+/* Checks that a file has nothing besides what the job's model has, and that its values are sound.
+ */
 static int check_rest(const struct tensors *t, const struct piece *p, const struct job_spec *spec,
                       struct err *err)
 {
@@ -790,7 +801,7 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
 
 /* ---- all of it ---- */
 
-static int read_config(const char *dir, json_t **ret, struct err *err)
+int model_folder_config(const char *dir, json_t **ret, struct err *err)
 {
     char *path = file_join(dir, "config.json");
     struct buf text = {0};
@@ -807,12 +818,39 @@ static int read_config(const char *dir, json_t **ret, struct err *err)
     return rc;
 }
 
+int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokenizer,
+                       struct err *err)
+{
+    json_t *config = NULL;
+    int rc = model_folder_config(dir, &config, err);
+    if (rc == 0)
+        rc = check_kind(dir, config, "llama", err);
+    if (rc == 0) {
+        const int heads = (int)cli_int(config, "num_attention_heads", 0);
+        *ret = (struct job_model){
+            .type = JOB_MODEL_LLAMA,
+            .dim = (int)cli_int(config, "hidden_size", 0),
+            .depth = (int)cli_int(config, "num_hidden_layers", 0),
+            .heads = heads,
+            .kv_heads = (int)cli_int(config, "num_key_value_heads", heads),
+            .ffn = (int)cli_int(config, "intermediate_size", 0),
+            .context = (int)cli_int(config, "max_position_embeddings", 2048),
+            .rope_theta = rope_theta(config),
+            .norm_eps = cli_num(config, "rms_norm_eps", 1e-6),
+            .tied = json_is_true(json_object_get(config, "tie_word_embeddings")),
+        };
+        *ret_tokenizer = tokenizer_of(dir);
+    }
+    json_decref(config);
+    return rc;
+}
+
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err)
 {
     char *folder = folder_of(dir, spec);
     json_t *config = NULL;
-    int rc = read_config(folder, &config, err);
+    int rc = model_folder_config(folder, &config, err);
     if (rc == 0)
         rc = family_of(spec)->check(folder, config, spec, facts, err);
     if (rc == 0)

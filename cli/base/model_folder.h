@@ -23,8 +23,8 @@ struct model_folder_facts {
 };
 
 /* -ERR_CONFIG with one sentence on the first thing that does not fit: the numbers of
- * config.json, all that differ, the vocabulary, a tensor's name, shape or type; also after Ctrl-C.  Says on stderr
- * how far it is, if that takes long, and warns of classes with other names. */
+ * config.json, all that differ, the vocabulary, a tensor's name, shape or type; also after Ctrl-C.
+ * Says on stderr how far it is, if that takes long, and warns of classes with other names. */
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err);
 
@@ -33,6 +33,15 @@ int model_folder_check(const char *dir, const struct job_spec *spec,
  * as an index.  That they are there is not checked. */
 int model_folder_weights(const char *given, const struct job_spec *spec, struct file_names *ret,
                          struct err *err);
+
+/* What a job file says of the sizes of a folder's LlamaForCausalLM, in *ret, which has as its
+ * context the most tokens that the model takes; and the path of its tokenizer (mem_free), NULL: it
+ * has none. Whether a job may have them, job_parse and model_folder_check say. */
+int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokenizer,
+                       struct err *err);
+
+/* Its config.json, an object; a new reference. */
+int model_folder_config(const char *dir, json_t **ret, struct err *err);
 
 /* Is it a file of weights by its name, of whatever form, or a list of their pieces? */
 bool model_folder_is_weights(const char *name);

@@ -15,17 +15,16 @@
 struct row {
     int part; /* EncoderPart of skerry.proto */
     const char *name, *what, *key, *advice;
-    const char *otherwise; /* advice for an older coordinator; NULL: none */
 };
 
 static const struct row rows[] = {
     [FOLDER_TRAINER] = {3, "trainer.tar", "the trainer's files", "trainer.files",
-                        "data belong under data, and packages into trainer.setup", NULL},
+                        "data belong under data, and packages into trainer.setup"},
     [FOLDER_COMPANIONS] = {4, "companions.tar", "the files beside the weights", "model.warm_start",
                            "name the file of weights, or the index of its shards, to leave the "
-                           "others out",
-                           "name the file of weights, or the index of its shards, as "
-                           "model.warm_start to leave the others out"},
+                           "others out"},
+    [FOLDER_MODEL] = {4, "companions.tar", "the files beside the weights", "model.warm_start",
+                      "name a folder with the model's own files alone"},
 };
 
 /* A walk over the folder; with tar the files are added to it. */
@@ -74,7 +73,7 @@ static int take_file(struct walk *w, const char *path, const char *name, const s
 
 static bool is_wanted(const struct walk *w, const char *name)
 {
-    return w->kind != FOLDER_COMPANIONS || !model_folder_is_weights(name);
+    return w->kind == FOLDER_TRAINER || !model_folder_is_weights(name);
 }
 
 /* A link beside weights stands for its file, as in the cache of Hugging Face's hub; other links
@@ -83,8 +82,8 @@ static int look_at(const struct walk *w, const char *path, struct stat *ret)
 {
     struct stat behind;
     const int rc = lstat(path, ret);
-    if (rc == 0 && S_ISLNK(ret->st_mode) && w->kind == FOLDER_COMPANIONS &&
-        stat(path, &behind) == 0 && S_ISREG(behind.st_mode))
+    if (rc == 0 && S_ISLNK(ret->st_mode) && w->kind != FOLDER_TRAINER && stat(path, &behind) == 0 &&
+        S_ISREG(behind.st_mode))
         *ret = behind;
     return rc;
 }
@@ -101,7 +100,8 @@ static int walk(struct walk *w, const char *dir, const char *prefix, int depth, 
         char *name = str_printf("%s%s%s", prefix, *prefix ? "/" : "", names.items[i]);
         if (look_at(w, path, &st) < 0)
             rc = err_errno(err, "looking at %s", path);
-        else if (S_ISDIR(st.st_mode) && strcmp(names.items[i], "__pycache__") != 0)
+        else if (S_ISDIR(st.st_mode) && w->kind != FOLDER_MODEL &&
+                 strcmp(names.items[i], "__pycache__") != 0)
             rc = walk(w, path, name, depth + 1, err);
         else if (S_ISREG(st.st_mode) && is_wanted(w, names.items[i]))
             rc = take_file(w, path, name, &st, err);
@@ -169,9 +169,25 @@ int folder_refused(int rc, struct err *err)
         if (strstr(err->msg, said))
             return err_set(err, rc,
                            "the coordinator is older than this command and does not take %s with a "
-                           "job: upgrade the coordinator%s%s",
-                           rows[i].what, rows[i].otherwise ? ", or " : "",
-                           rows[i].otherwise ? rows[i].otherwise : "");
+                           "job: upgrade the coordinator",
+                           rows[i].what);
     }
     return rc;
+}
+
+bool folder_leaves_companions(int rc, json_t *body, const struct err *err)
+{
+    const struct row *row = &rows[FOLDER_COMPANIONS];
+    json_t *list = json_object_get(body, "encoders");
+    if (rc >= 0 || !(strstr(err->msg, "].part is 4, expected") ||
+                     strstr(err->msg, "companions.tar was uploaded, but")))
+        return false;
+    for (size_t i = json_array_size(list); i-- > 0;)
+        if (cli_int(json_array_get(list, i), "part", -1) == row->part)
+            (void)json_array_remove(list, i);
+    fprintf(stderr,
+            "skerry: the coordinator is older than this command and does not keep %s: an export "
+            "will be without them\n",
+            row->what);
+    return true;
 }

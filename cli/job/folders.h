@@ -1,6 +1,6 @@
 /* Folders of the user's that travel as one tar each: that of the trainer, and what lies beside the
- * weights that a trainer starts from, such as config.json and a tokenizer, which an export puts
- * beside its weights again. */
+ * weights that a trainer's model or a llama starts from, such as config.json, a tokenizer and its
+ * chat template, which an export puts beside its weights again. */
 #ifndef CLI_FOLDERS_H
 #define CLI_FOLDERS_H
 
@@ -13,6 +13,7 @@ struct cli;
 enum folder_kind {
     FOLDER_TRAINER,
     FOLDER_COMPANIONS, /* without weights, of whatever form */
+    FOLDER_MODEL,      /* the same, without the folders in it */
 };
 
 /* Can it be sent?  -ERR_CONFIG with a sentence: no folder, more files or bytes than the tar of one
@@ -27,5 +28,8 @@ int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bo
 /* What a job with folders was refused with: rc, and where a coordinator of an older release does
  * not know of such folders, a sentence that says so in place of its own. */
 int folder_refused(int rc, struct err *err);
+/* Was it refused because of companions that an older coordinator does not take?  Then the
+ * submission is without them, and may be sent again; stderr says so. */
+bool folder_leaves_companions(int rc, json_t *body, const struct err *err);
 
 #endif

@@ -153,10 +153,10 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     if (!given)
         return 0;
     job->warm_start = find_path(job_path, given);
+    if (users_weights_check(job->warm_start, &job->spec, err) < 0)
+        return err_wrap(err, "%s: model.warm_start", job_path);
     if (job_family(&job->spec)->external)
-        return users_weights_check(job->warm_start, &job->spec, err) < 0
-                   ? err_wrap(err, "%s: model.warm_start", job_path)
-                   : 0;
+        return 0;
     const size_t classes = job->dataset ? dataset_classes(job->dataset) : 0;
     const char **names = mem_alloc_array(classes + 1, sizeof *names);
     for (size_t i = 0; i < classes; i++)
@@ -588,7 +588,10 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
         json_decref(body);
         return rc;
     }
-    rc = folder_refused(cli_call(cli, "POST", body, &answer, err, "/v1/jobs"), err);
+    rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
+    if (folder_leaves_companions(rc, body, err))
+        rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
+    rc = folder_refused(rc, err);
     json_decref(body);
     /* The coordinator refuses the job itself. */
     if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)

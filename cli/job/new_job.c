@@ -7,6 +7,7 @@
 #include "common/job/yaml.h"
 
 #define CONTEXT 256
+#define FROM_CONTEXT 512 /* of a model that is trained already, if it takes as many */
 #define SIDE_TOKENS_MAX 64
 #define ROUNDS 30  /* rounds of a job that is long enough */
 #define PHASE_S 10 /* seconds of a shorter job's phase, long beside a round's other costs */
@@ -14,6 +15,7 @@
 #define TOKENS_A_PARAMETER 20
 #define IMAGE_PASSES 100
 #define TEXT_PASSES 10
+#define FROM_PASSES 3
 #define ROOM 0.85 /* the steps' share of the time */
 
 static const struct {
@@ -28,22 +30,35 @@ size_t new_job_sizes(void)
     return sizeof sizes / sizeof *sizes;
 }
 
+static int width(const struct new_job *job)
+{
+    return job->from ? job->model.dim : sizes[job->size].dim;
+}
+
+static int context(const struct new_job *job)
+{
+    if (!job->from)
+        return CONTEXT;
+    return job->model.context < FROM_CONTEXT ? job->model.context : FROM_CONTEXT;
+}
+
 int new_job_batch(const struct new_job *job)
 {
     const uint64_t wanted = job->kind == NEW_TEXT ? 8 : 32;
-    const uint64_t there = job->kind == NEW_TEXT ? job->tokens / CONTEXT : job->samples;
+    const uint64_t there =
+        job->kind == NEW_TEXT ? job->tokens / (uint64_t)context(job) : job->samples;
     return (int)(there / 2 > wanted ? wanted : there > 2 ? there / 2 : 1);
 }
 
 /* The units of a sample: one for an image, or the tokens of a row. */
 static double units(const struct new_job *job)
 {
-    return job->kind == NEW_TEXT ? CONTEXT : 1;
+    return job->kind == NEW_TEXT ? context(job) : 1;
 }
 
 static double most_units(const struct new_job *job)
 {
-    return job->kind == NEW_TEXT ? TEXT_PASSES * (double)job->tokens
+    return job->kind == NEW_TEXT ? (job->from ? FROM_PASSES : TEXT_PASSES) * (double)job->tokens
                                  : IMAGE_PASSES * (double)job->samples;
 }
 
@@ -147,6 +162,8 @@ static void write_data(const struct new_job *job, FILE *out)
         if (job->field)
             text_line(out, "field of a line of .jsonl that holds the text", "text_field",
                       job->field);
+        if (job->tokenizer)
+            text_line(out, "that of the model", "tokenizer", job->tokenizer);
     } else {
         text_line(out,
                   job->kind == NEW_CAPTIONS ? "a folder of images with captions, or WebDataset tars"
@@ -178,23 +195,45 @@ static void write_prompts(const struct new_job *job, FILE *out)
     }
 }
 
+/* A model whose sizes its weights have chosen. */
+static void write_from(const struct new_job *job, FILE *out)
+{
+    const struct job_model *m = &job->model;
+    text_line(out,
+              "folder with the weights to start from; all but context is as its config.json says",
+              "warm_start", job->from);
+    line(out, "a language model", "type: llama");
+    line(out, "tokens that it sees at once in training", "context: %d", context(job));
+    line(out, "width", "dim: %d", m->dim);
+    line(out, "blocks", "depth: %d", m->depth);
+    line(out, "attention heads", "heads: %d", m->heads);
+    line(out, "heads of keys and values", "kv_heads: %d", m->kv_heads);
+    line(out, "hidden width of a block's SwiGLU", "ffn: %d", m->ffn);
+    line(out, "base of the rotary positions", "rope_theta: %.10g", m->rope_theta);
+    line(out, "epsilon of the norms", "norm_eps: %.10g", m->norm_eps);
+    line(out, "true: the head has the embedding's weights", "tied: %s", m->tied ? "true" : "false");
+}
+
 static void write_model(const struct new_job *job, FILE *out)
 {
-    const int dim = sizes[job->size].dim;
     (void)fprintf(out, "\nmodel:\n");
+    if (job->from) {
+        write_from(job, out);
+        return;
+    }
     if (job->kind == NEW_TEXT) {
         line(out,
              job->vocab > TOKENIZER_BYTES_VOCAB ? "a language model of the data's token ids"
                                                 : "a language model; its tokens are bytes",
              "type: llama");
-        line(out, "tokens that it sees at once", "context: %d", CONTEXT);
+        line(out, "tokens that it sees at once", "context: %d", context(job));
     } else if (job->kind == NEW_IMAGES) {
         line(out, "side of a token in pixels; half of it draws finer, 4 times as slowly",
              "patch: %d", new_job_patch(job->image_size));
     } else {
         line(out, "latents of a side of a token", "patch: 2");
     }
-    line(out, "width; a multiple of heads", "dim: %d", dim);
+    line(out, "width; a multiple of heads", "dim: %d", width(job));
     line(out, "blocks", "depth: %d", sizes[job->size].depth);
     line(out, "attention heads", "heads: %d", sizes[job->size].heads);
 }
@@ -206,7 +245,7 @@ static void write_train(const struct new_job *job, FILE *out)
     line(out, job->kind == NEW_TEXT ? "rows of context tokens in a step" : "images in a step",
          "batch: %d", new_job_batch(job));
     line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
-         job_lr(job->kind == NEW_TEXT, sizes[job->size].dim));
+         job_lr(job->kind == NEW_TEXT, width(job)));
     line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
     line(out, "then down to 0 over the last fifth; or constant, cosine", "schedule: decay");
     (void)fprintf(out, "\nrecipe:\n");

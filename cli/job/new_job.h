@@ -8,11 +8,12 @@
  * draws something after a tenth of an image for each parameter, and what it has seen a hundred
  * times has no more to teach it; a language model wants twenty tokens for each parameter
  * (Hoffmann et al., "Training Compute-Optimal Large Language Models", 2022), and ten passes at
- * most.  Pure. */
+ * most, but three if it starts from a trained one.  Pure. */
 #ifndef CLI_NEW_JOB_H
 #define CLI_NEW_JOB_H
 
 #include "common/base/base.h"
+#include "common/job/job.h"
 
 #define NEW_PROMPTS 4
 #define NEW_PROMPT_BYTES 256
@@ -24,6 +25,10 @@ struct new_job {
     const char *name, *path, *encoders; /* encoders: of NEW_CAPTIONS */
     const char *field;                  /* of a line of NEW_TEXT; NULL: the usual one */
     enum new_kind kind;
+    /* Of NEW_TEXT: the folder with a model to start from, which has the sizes of `model` and
+     * perhaps a tokenizer; NULL: a fresh model. */
+    const char *from, *tokenizer;
+    struct job_model model;
     int image_size, workers;
     bool here; /* the workers share the machine, as those of `skerry run` do; else one is all of it
                 */

@@ -9,6 +9,17 @@
 #include "common/job/family.h"
 #include "common/st/st.h"
 
+/* A dit's config.json is made anew. */
+static bool has_companions(const char *given, const struct job_spec *spec)
+{
+    return spec->model.type != JOB_MODEL_DIT && file_is_dir(given);
+}
+
+static enum folder_kind beside(const struct job_spec *spec)
+{
+    return job_family(spec)->external ? FOLDER_COMPANIONS : FOLDER_MODEL;
+}
+
 static int check_file(const char *path, struct err *err)
 {
     struct st st = {0};
@@ -24,9 +35,8 @@ int users_weights_check(const char *given, const struct job_spec *spec, struct e
     for (size_t i = 0; i < files.n && rc == 0; i++)
         rc = check_file(files.items[i], err);
     file_names_release(&files);
-    if (rc == 0 && file_is_dir(given))
-        rc = folder_check(FOLDER_COMPANIONS, given, NULL, err);
-    return rc;
+    return rc == 0 && has_companions(given, spec) ? folder_check(beside(spec), given, NULL, err)
+                                                  : rc;
 }
 
 static int send_weights(struct cli *cli, const char *path, bool progress, json_t *body,
@@ -66,9 +76,8 @@ int users_weights_upload(struct cli *cli, const char *given, const struct job_sp
         rc = files.n == 1 ? send_weights(cli, files.items[0], progress, body, err)
                           : send_pieces(cli, &files, progress, body, err);
     file_names_release(&files);
-    if (rc == 0 && job_family(spec)->external && file_is_dir(given))
-        rc = folder_check(FOLDER_COMPANIONS, given, &companions, err);
-    return rc == 0 && companions > 0
-               ? folder_upload(cli, FOLDER_COMPANIONS, given, progress, body, err)
-               : rc;
+    if (rc == 0 && has_companions(given, spec))
+        rc = folder_check(beside(spec), given, &companions, err);
+    return rc == 0 && companions > 0 ? folder_upload(cli, beside(spec), given, progress, body, err)
+                                     : rc;
 }

@@ -484,6 +484,29 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
+int artifacts_keep_config(const json_t *job, const char *dir, struct err *err)
+{
+    const char *text = cli_str(job, "spec", "");
+    struct job_spec spec;
+    json_t *config = NULL;
+    int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
+    if (rc < 0)
+        return rc;
+    if (spec.model.type == JOB_MODEL_LLAMA)
+        rc = model_folder_config(dir, &config, err);
+    if (config && cli_int(config, "max_position_embeddings", 0) < spec.model.context)
+        json_object_set_new(config, "max_position_embeddings", json_integer(spec.model.context));
+    if (config) {
+        (void)json_object_del(config,
+                              "dtype"); /* newer than torch_dtype, which all releases know */
+        json_object_set_new(config, "torch_dtype", json_string("float32"));
+        rc = write_json(dir, "config.json", config, err);
+    }
+    json_decref(config);
+    job_release(&spec);
+    return rc;
+}
+
 static int (*const writers[])(struct cli *cli, const json_t *job, const struct job_spec *spec,
                               const char *dir, bool ema, struct err *err) = {
     [JOB_MODEL_DIT] = write_dit,

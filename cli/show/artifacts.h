@@ -29,6 +29,10 @@ int artifacts_files(struct cli *cli, const json_t *about, const char *dir, bool 
 /* The same of a mixture's router. */
 int artifacts_router_files(const json_t *about, const char *dir, bool ema, struct err *err);
 
+/* Makes a llama's config.json fit the weights where it is that of its warm start: they are F32 now,
+ * and may know longer texts.  Nothing for other models. */
+int artifacts_keep_config(const json_t *about, const char *dir, struct err *err);
+
 /* False if the ids belong to a tokenizer that the job does not name. */
 bool artifacts_has_tokenizer(const json_t *about);
 

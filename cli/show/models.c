@@ -121,36 +121,36 @@ static bool is_companion(const char *name)
     return !model_folder_is_weights(name);
 }
 
-/* Writes the companions of the warm start's weights, such as config.json.  Not over other files
- * unless they may be replaced: a submitter would choose which. */
-static int write_companions(struct cli *cli, const json_t *job, const char *dir, bool replace,
-                            struct err *err)
+/* One that no export of a llama writes over anyway. */
+static bool is_other_companion(const char *name)
 {
-    const json_t *blob = json_object_get(job, "companions");
-    if (!json_is_object(blob))
-        return clear_others(dir, OTHER_FILES, replace, false, err);
-    struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
-    char *temporary = NULL;
-    int rc = cli_temporary(&temporary, err);
-    if (rc < 0)
-        return rc;
-    char *path = file_join(temporary, "companions.tar");
-    rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
-    how.compare = true;
-    if (rc == 0 && !replace && (rc = tar_unpack(path, dir, &how, err)) == -EEXIST)
-        rc = say_other(dir, err);
-    how.compare = false;
-    if (rc == 0)
-        rc = tar_unpack(path, dir, &how, err);
-    (void)file_remove_tree(temporary, NULL); /* in the temporary directory */
-    mem_free(path);
-    mem_free(temporary);
-    return rc;
+    for (size_t i = 0; i < OTHER_FILES; i++)
+        if (strcmp(name, others[i]) == 0)
+            return false;
+    return is_companion(name);
+}
+
+/* Refuses a folder in which a companion would replace a file: a submitter would choose which. */
+static int compare_companions(const char *tar, const char *dir, bool (*wanted)(const char *name),
+                              struct err *err)
+{
+    const struct tar_unpack how = {.max = TAR_FOLDER_BYTES, .wanted = wanted, .compare = true};
+    const int rc = tar_unpack(tar, dir, &how, err);
+    return rc == -EEXIST ? say_other(dir, err) : rc;
+}
+
+/* Writes the companions of the warm start's weights, such as config.json; what a llama's export has
+ * made itself gives way. */
+static int write_companions(const json_t *job, const char *tar, const char *dir, struct err *err)
+{
+    const struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
+    const int rc = tar_unpack(tar, dir, &how, err);
+    return rc == 0 ? artifacts_keep_config(job, dir, err) : rc;
 }
 
 /* Refuses a folder with files that are not this model's, or takes what it may replace; before the
- * weights come, which replace others. */
-static int prepare_folder(struct cli *cli, const json_t *job, bool router, const char *dir,
+ * weights come, which replace others.  companions: their tar, NULL: there are none. */
+static int prepare_folder(const json_t *job, const char *companions, bool router, const char *dir,
                           bool replace, struct err *err)
 {
     struct job_spec spec;
@@ -161,8 +161,11 @@ static int prepare_folder(struct cli *cli, const json_t *job, bool router, const
     rc = check_folder(&spec, router, dir, err);
     if (rc == 0 && spec.model.type == JOB_MODEL_LLAMA && !artifacts_has_tokenizer(job))
         rc = clear_others(dir, TOKENIZER_FILES, replace, true, err);
-    if (rc == 0 && spec.model.type == JOB_MODEL_EXTERNAL)
-        rc = write_companions(cli, job, dir, replace, err);
+    const bool external = spec.model.type == JOB_MODEL_EXTERNAL;
+    if (rc == 0 && external && !companions)
+        rc = clear_others(dir, OTHER_FILES, replace, false, err);
+    if (rc == 0 && companions && !replace)
+        rc = compare_companions(companions, dir, external ? is_companion : is_other_companion, err);
     job_release(&spec);
     return rc;
 }
@@ -240,6 +243,7 @@ struct fetch {
     bool ema, replace;
     json_t *modules, *about; /* the newest answers */
     char *parts;             /* folder of modules, each named by its SHA-256 */
+    char *beside, *tar;      /* a temporary folder, and the companions in it; NULL: none yet */
     size_t n, done;          /* models */
 };
 
@@ -342,6 +346,24 @@ static int download_levels(struct fetch *f, uint32_t number, const json_t *path,
     return rc;
 }
 
+/* Gets the companions, once for all paths, if the job has some. */
+static int get_companions(struct fetch *f, struct err *err)
+{
+    const json_t *blob = json_object_get(f->about, "companions");
+    if (f->tar || !json_is_object(blob))
+        return 0;
+    int rc = cli_temporary(&f->beside, err);
+    if (rc < 0)
+        return rc;
+    char *path = file_join(f->beside, "companions.tar");
+    rc = artifacts_blob(f->cli, cli_str(blob, "sha256", ""), path, err);
+    if (rc == 0)
+        f->tar = path;
+    else
+        mem_free(path);
+    return rc;
+}
+
 static int take_newest(struct fetch *f, uint32_t number, const char *dir, struct err *err)
 {
     const json_t *path = NULL;
@@ -352,12 +374,16 @@ static int take_newest(struct fetch *f, uint32_t number, const char *dir, struct
     if (rc == 0)
         rc = choose_blobs(f->about, path, f->modules, f->ema, blobs, &n, err);
     if (rc == 0)
-        rc = prepare_folder(f->cli, f->about, is_router(path), dir, f->replace, err);
+        rc = get_companions(f, err);
+    if (rc == 0)
+        rc = prepare_folder(f->about, f->tar, is_router(path), dir, f->replace, err);
     if (rc == 0)
         rc = download_levels(f, number, path, blobs, n, dir, err);
     if (rc == 0)
         rc = is_router(path) ? artifacts_router_files(f->about, dir, f->ema, err)
                              : artifacts_files(f->cli, f->about, dir, f->ema, err);
+    if (rc == 0 && f->tar)
+        rc = write_companions(f->about, f->tar, dir, err);
     if (rc == 0 && cli_int(path, "round", 0) == 0)
         fprintf(stderr,
                 "skerry: path %u of job %llu has not ended a round yet: these are the weights that "
@@ -411,6 +437,10 @@ int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *d
         *ret = folders;
     else
         file_names_release(&folders);
+    if (f.beside)
+        (void)file_remove_tree(f.beside, NULL); /* in the temporary directory */
+    mem_free(f.beside);
+    mem_free(f.tar);
     mem_free(f.parts);
     json_decref(f.about);
     json_decref(f.modules);

@@ -49,8 +49,7 @@ static int check_encoders(struct coordinator *co, const struct job_spec *spec,
     static const char *const parts[] = {"VAE", "text encoder", "tokenizer", "trainer",
                                         NULL}; /* companions: there may be none */
     const bool wanted[] = {job_has_latents(spec), job_has_captions(spec), job_has_captions(spec),
-                           spec->trainer.files != NULL,
-                           spec->model.warm_start != NULL && job_family(spec)->external};
+                           spec->trainer.files != NULL, spec->model.warm_start != NULL};
     bool there[N(parts)] = {false};
     int rc = 0;
     for (size_t i = 0; i < s->n_encoders && rc == 0; i++) {

@@ -13,7 +13,7 @@ import termios
 import pytest
 import yaml
 
-from common import BIN, make_dataset, skerry, write_job
+from common import BIN, make_dataset, read_safetensors, skerry, write_job
 import frozen_models  # tests/tools, where common looks
 
 
@@ -159,6 +159,39 @@ def test_new_for_text(tmp_path):
     assert done.returncode == 0 and done.stderr.startswith("left out: 1 name of other kinds;"), done.stderr
     assert skerry("check", tmp_path / "note.yaml").returncode == 0, "nothing is held out of a single short text"
     assert skerry("check", tmp_path / "book.yaml").returncode == 0
+
+
+def test_new_from_a_model(tmp_path):
+    """Its sizes and its tokenizer are taken, its shards joined, and what it learns comes back as the model that it was."""
+    frozen_models.llama(tmp_path / "chat")
+    (tmp_path / "chat" / "checkpoint-500").mkdir()
+    (tmp_path / "chat" / "checkpoint-500" / "tokenizer.json").write_text("of another", encoding="utf-8")
+    (tmp_path / "book.txt").write_text("it was a dark and stormy night, and so on\n" * 2000, encoding="utf-8")
+    done = new(tmp_path, "tuned", "--text", "book.txt", "--from", "chat", "--minutes", "1")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    path = tmp_path / "tuned.yaml"
+    job = yaml.safe_load(path.read_text(encoding="utf-8"))
+    job["model"]["norm_eps"] = float(job["model"]["norm_eps"])  # PyYAML's floats have a point
+    assert job["model"] == {"type": "llama", "warm_start": "chat", "dim": 32, "depth": 2, "heads": 4, "kv_heads": 2, "ffn": 48, "context": 512,
+                            "rope_theta": 20000, "norm_eps": 1e-6, "tied": False}, job
+    assert job["data"]["tokenizer"] == "chat/tokenizer.json"
+    job["outer"] = {"rounds": 1, "steps": 1}
+    job["eval"] = {"every": 0}
+    path.write_text(json.dumps(job), encoding="utf-8")
+    ran = skerry("run", path, "--workers", "1", "--out", tmp_path / "out")
+    assert ran.returncode == 0, ran.stderr
+    model, chat = tmp_path / "out" / "model", tmp_path / "chat"
+    config = json.loads((chat / "config.json").read_text(encoding="utf-8"))
+    assert config.pop("dtype") == "bfloat16"
+    assert json.loads((model / "config.json").read_text(encoding="utf-8")) == {**config, "torch_dtype": "float32"}
+    companions = ("generation_config.json", "tokenizer_config.json", "tokenizer.json")
+    assert all((model / name).read_bytes() == (chat / name).read_bytes() for name in companions)
+    assert sorted(p.name for p in model.iterdir()) == sorted(("config.json", "model.safetensors", *companions))
+    before, after = {}, read_safetensors(model / "model.safetensors")
+    for piece in chat.glob("*.safetensors"):
+        before.update(read_safetensors(piece))
+    assert before.keys() == after.keys()
+    assert all(abs(before[name] - after[name]).max() < 0.02 for name in before), "one step of two replicas"
 
 
 def test_new_for_captions(tmp_path):

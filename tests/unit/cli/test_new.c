@@ -27,6 +27,7 @@ static void flags_that_go_together(void **state)
         {"a", {{"images", "x"}, {"text", "y"}}, "expected one of --images DIR"},
         {"a", {{"images", "x"}, {"text-field", "f"}}, "--text-field goes with --text"},
         {"a", {{"text", "x"}, {"text-field", "\xff"}}, "--text-field goes with --text"},
+        {"a", {{"images", "x"}, {"from", "y"}}, "--from goes with --text"},
         {"a b", {{"images", "x"}}, "'a b' is not a name for a job"},
         {"a/b", {{"images", "x"}}, "'a/b' is not a name for a job"},
         {".yaml", {{"images", "x"}}, "'.yaml' is not a name for a job"},
@@ -134,6 +135,48 @@ static void data_are_read_once(void **state)
     assert_int_equal(file_remove_tree(dir, NULL), 0);
 }
 
+/* What the folder of a model says is written down; what is wrong with it names the flag. */
+static void sizes_of_a_model_are_taken(void **state)
+{
+    static const char *const none[] = {NULL};
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": %d, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"intermediate_size\": 32, "
+        "\"vocab_size\": 257, \"rms_norm_eps\": 1e-5}";
+    const char **text = flag(&command_new, "text"), **from = flag(&command_new, "from");
+    char dir[] = "/tmp/skerry-new.XXXXXX", *before = getcwd(NULL, 0);
+    static const struct {
+        int dim;
+        const char *said;
+    } rows[] = {{0, "--from: model.dim is '0', expected"},
+                {16, "--from: tiny has no model.safetensors"}};
+    struct cli cli = {0};
+    struct ran r;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(chdir(dir), 0);
+    assert_int_equal(file_mkdirs("tiny", 0700, NULL), 0);
+    assert_int_equal(file_write_atomic("t.txt", dir, sizeof dir - 1, 0600, NULL), 0);
+    *text = "t.txt";
+    *from = "nowhere";
+    run(&command_new, &cli, "a", none, &r);
+    assert_non_null(strstr(r.err.msg, "--from: "));
+    assert_non_null(strstr(r.err.msg, "nowhere/config.json"));
+    *from = "tiny";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *said = str_printf(config, rows[i].dim);
+        assert_int_equal(file_write_atomic("tiny/config.json", said, strlen(said), 0600, NULL), 0);
+        mem_free(said);
+        run(&command_new, &cli, "a", none, &r);
+        assert_true(r.status < 0);
+        if (!str_starts(r.err.msg, rows[i].said))
+            fail_msg("%s", r.err.msg);
+    }
+    *text = *from = NULL;
+    assert_int_equal(chdir(before), 0);
+    free(before);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
 /* `workerd measure`, where all sizes are small and fast. */
 static int measure(void)
 {
@@ -151,10 +194,9 @@ int main(int argc, char **argv)
     if (beside_is(argv[0], "workerd"))
         return measure();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flags_that_go_together),
-        cmocka_unit_test(numbers_that_make_no_sense),
-        cmocka_unit_test(files_are_not_overwritten),
-        cmocka_unit_test(data_are_read_once),
+        cmocka_unit_test(flags_that_go_together),     cmocka_unit_test(numbers_that_make_no_sense),
+        cmocka_unit_test(files_are_not_overwritten),  cmocka_unit_test(data_are_read_once),
+        cmocka_unit_test(sizes_of_a_model_are_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

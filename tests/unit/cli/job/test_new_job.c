@@ -135,6 +135,47 @@ static void every_kind_and_size_is_a_job(void **state)
         }
 }
 
+/* The keys are those of the weights, whatever the defaults are; it sees its texts less often. */
+static void a_trained_model_keeps_its_sizes(void **state)
+{
+    struct new_job job = images(5000, 1e6), fresh;
+    job.kind = NEW_TEXT;
+    job.tokens = 100000000;
+    job.rounds = job.steps = 1;
+    fresh = job;
+    job.from = "a folder";
+    job.tokenizer = "a folder/tokenizer.json";
+    job.model = (struct job_model){.dim = 576,
+                                   .depth = 30,
+                                   .heads = 9,
+                                   .kv_heads = 3,
+                                   .ffn = 1536,
+                                   .context = 2048,
+                                   .rope_theta = 123456.5,
+                                   .norm_eps = 1e-6,
+                                   .tied = true};
+    struct job_spec spec = written(&job);
+    const struct job_model *m = &spec.model, *w = &job.model;
+    assert_int_equal(m->dim, w->dim);
+    assert_int_equal(m->depth, w->depth);
+    assert_int_equal(m->heads, w->heads);
+    assert_int_equal(m->kv_heads, w->kv_heads);
+    assert_int_equal(m->ffn, w->ffn);
+    assert_int_equal(m->context, 512);
+    assert_true(m->rope_theta == w->rope_theta && m->norm_eps == w->norm_eps && m->tied);
+    assert_string_equal(m->warm_start, job.from);
+    assert_string_equal(spec.data.tokenizer, job.tokenizer);
+    job_release(&spec);
+    job.model.context = 128;
+    spec = written(&job);
+    assert_int_equal(m->context, 128);
+    job_release(&spec);
+    new_job_length(&job, 0.01);
+    new_job_length(&fresh, 0.01);
+    const double seen = 128.0 * job.rounds * job.steps, often = 256.0 * fresh.rounds * fresh.steps;
+    assert_true(seen / often > 0.29 && seen / often < 0.31);
+}
+
 /* A command that would be refused is not named. */
 static void a_job_file_holds_texts(void **state)
 {
@@ -183,6 +224,7 @@ int main(void)
         cmocka_unit_test(a_batch_is_at_most_half_the_data),
         cmocka_unit_test(every_kind_and_size_is_a_job),
         cmocka_unit_test(a_job_file_holds_texts),
+        cmocka_unit_test(a_trained_model_keeps_its_sizes),
         cmocka_unit_test(every_side_has_a_patch),
         cmocka_unit_test(so_little_is_learned_from),
         cmocka_unit_test(only_so_many_run_on_one_machine),

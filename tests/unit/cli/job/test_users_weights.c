@@ -69,8 +69,17 @@ static void what_lies_beside_them_is_bounded(void **state)
     OK(users_weights_check(dir, &trainers, err));
     write_text(dir, "notes.txt", "");
     assert_int_equal(truncate(large, 65 << 20), 0);
-    FAILS(users_weights_check(dir, &trainers, err), "or 64 MiB; name the file of weights, or the index");
+    FAILS(users_weights_check(dir, &trainers, err),
+          "or 64 MiB; name the file of weights, or the index");
     OK(users_weights_check(weights, &trainers, err));
+    const struct job_spec llama = {.model.type = JOB_MODEL_LLAMA};
+    FAILS(users_weights_check(dir, &llama, err), "a folder with the model's own files alone");
+    char *below = in(dir, "checkpoint-9"), *deep = in(below, "notes.txt");
+    OK(file_mkdirs(below, 0700, err));
+    OK(file_move(large, deep, err));
+    OK(users_weights_check(dir, &llama, err)); /* the folder of another */
+    mem_free(deep);
+    mem_free(below);
     mem_free(weights);
     mem_free(other);
     mem_free(large);

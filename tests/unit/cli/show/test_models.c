@@ -84,6 +84,26 @@ static void a_version_that_is_gone_is_not_the_newest(void **state)
     assert_non_null(strstr(err.msg, "`skerry pause 7` lets it rest meanwhile: it is gone"));
 }
 
+/* Writes a safetensors file of one tensor; "@PATH" (mem_free), and its SHA-256. */
+static char *put_weights(const char *dir, const char *name, char hex[HASH_HEX_MAX])
+{
+    char *path = file_join(dir, name), *file = str_printf("@%s", path);
+    struct st_writer *w = st_writer_new();
+    uint8_t sha256[HASH_BYTES];
+    const uint64_t shape[] = {1};
+    const float one = 1;
+    assert_int_equal(st_writer_add(w, name, ST_F32, 1, shape, NULL), 0);
+    assert_int_equal(st_writer_open(w, path, NULL), 0);
+    assert_int_equal(st_writer_write(w, &one, sizeof one, NULL), 0);
+    assert_int_equal(st_writer_commit(w, sha256, NULL, NULL), 0);
+    st_writer_free(w);
+    mem_free(path);
+    hash_hex(sha256, sizeof sha256, hex);
+    return file;
+}
+
+#define MODULE "{\"id\":%d,\"versions\":[{\"version\":3,\"full\":{\"sha256\":\"%s\"}}]}"
+
 /* The other files of a warm start lie beside the weights: never another job's, and no more comes
  * when one is there.  `skerry run` replaces what is there of an earlier run. */
 static void companions_are_all_of_one_job(void **state)
@@ -102,10 +122,12 @@ static void companions_are_all_of_one_job(void **state)
     tar_writer_free(w);
     char *job = str_printf("{\"companions\":{\"sha256\":\"%s\"},%s",
                            hash_hex(sha256, sizeof sha256, hex), &JOB[1]);
-    const char *const refused[] = {MODULES, job, file, NULL};
-    const char *const goes_on[] = {MODULES, job, file, GONE, "{\"items\":[]}", job, NULL};
-    assert_int_equal(take_to(model, false, goes_on, &err), -ERR_NOTFOUND);
-    assert_int_equal(take_to(model, false, goes_on, &err), -ERR_NOTFOUND); /* the same again */
+    char *weights = put_weights(dir, "w", hex);
+    char *modules = str_printf("{\"items\":[" MODULE "]}", 1, hex);
+    const char *const refused[] = {modules, job, file, NULL};
+    const char *const goes_on[] = {modules, job, file, weights, NULL};
+    assert_int_equal(take_to(model, false, goes_on, &err), 0);
+    assert_int_equal(take_to(model, false, goes_on, &err), 0); /* the same again */
     expect(model, "a.json", "first");
     expect(model, "config.json", "second");
     put(model, "config.json", "another's");
@@ -117,14 +139,73 @@ static void companions_are_all_of_one_job(void **state)
         fail_msg("%s", err.msg);
     expect(model, "a.json", NULL);
     expect(model, "config.json", "another's");
-    assert_int_equal(take_to(model, true, goes_on, &err), -ERR_NOTFOUND);
+    assert_int_equal(take_to(model, true, goes_on, &err), 0);
     expect(model, "config.json", "second");
     const char *const without[] = {MODULES, JOB, GONE, "{\"items\":[]}", JOB, NULL};
     assert_int_equal(take_to(model, false, without, &err), -ERR_NOTFOUND);
     expect(model, "config.json", "second"); /* a person may have put it there: it is named */
     assert_int_equal(take_to(model, true, without, &err), -ERR_NOTFOUND);
     expect(model, "config.json", NULL);
+    mem_free(modules);
+    mem_free(weights);
     mem_free(first);
+    mem_free(job);
+    mem_free(file);
+    mem_free(model);
+    mem_free(tar);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
+/* A model that has learned more is who it was: what the export makes itself gives way, but for the
+ * type and the context of the weights; another's file is as little replaced. */
+static void a_llama_keeps_its_companions(void **state)
+{
+    char dir[] = "/tmp/test_models-XXXXXX", hex[HASH_HEX_MAX];
+    static const char *const files[][2] = {{"config.json",
+                                            "{\"dtype\":\"bfloat16\",\"eos_token_id\":7,"
+                                            "\"max_position_embeddings\":8}"},
+                                           {"tokenizer_config.json", "{\"chat_template\":\"x\"}"},
+                                           {"special_tokens_map.json", "{}"},
+                                           {"model.safetensors", "never"}};
+    uint8_t sha256[HASH_BYTES];
+    struct tar_writer *w;
+    struct err err;
+    assert_non_null(mkdtemp(dir));
+    char *tar = file_join(dir, "a.tar"), *model = file_join(dir, "model");
+    char *file = str_printf("@%s", tar);
+    assert_int_equal(tar_writer_open(tar, &w, &err), 0);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(tar_writer_add(w, files[i][0], files[i][1], strlen(files[i][1]), &err), 0);
+    assert_int_equal(tar_writer_commit(w, sha256, NULL, &err), 0);
+    tar_writer_free(w);
+    char *job = str_printf(
+        "{\"companions\":{\"sha256\":\"%s\"},\"id\":7,\"vocab\":257,\"state\":\"done\",\"spec\":"
+        "\"name: a\\ndata: {path: x.txt}\\nmodel: {type: llama, dim: 32, depth: 1, heads: 2, "
+        "context: 16}\\ntrain: {batch: 1}\\nouter: {rounds: 9, steps: 1}\\n\",\"path_list\":[{"
+        "\"path\":0,\"round\":1,\"modules\":[1]}]}",
+        hash_hex(sha256, sizeof sha256, hex));
+    char *weights = put_weights(dir, "w", hex);
+    char *modules = str_printf("{\"items\":[" MODULE "]}", 1, hex);
+    const char *const goes_on[] = {modules, job, file, weights, NULL};
+    for (int i = 0; i < 2; i++) { /* over what was there, and over its own */
+        if (take_to(model, false, goes_on, &err) < 0)
+            fail_msg("%s", err.msg);
+        expect(model, "config.json",
+               "{\n  \"eos_token_id\": 7,\n  \"max_position_embeddings\": 16,\n  "
+               "\"torch_dtype\": \"float32\"\n}");
+        expect(model, "tokenizer_config.json", files[1][1]);
+        expect(model, "special_tokens_map.json", "{}");
+        char *made = file_join(model, "generation_config.json"); /* the folder had none */
+        assert_true(file_exists(made));
+        mem_free(made);
+        put(model, "tokenizer_config.json", "another's");
+    }
+    put(model, "special_tokens_map.json", "another's");
+    const char *const refused[] = {modules, job, file, NULL};
+    assert_int_equal(take_to(model, false, refused, &err), -EEXIST);
+    assert_non_null(strstr(err.msg, "/model/special_tokens_map.json is there already"));
+    mem_free(modules);
+    mem_free(weights);
     mem_free(job);
     mem_free(file);
     mem_free(model);
@@ -158,27 +239,8 @@ static void a_tokenizer_is_not_anothers(void **state)
     }
 }
 
-/* Writes a safetensors file of one tensor; "@PATH" (mem_free), and its SHA-256. */
-static char *put_weights(const char *dir, const char *name, char hex[HASH_HEX_MAX])
-{
-    char *path = file_join(dir, name), *file = str_printf("@%s", path);
-    struct st_writer *w = st_writer_new();
-    uint8_t sha256[HASH_BYTES];
-    const uint64_t shape[] = {1};
-    const float one = 1;
-    assert_int_equal(st_writer_add(w, name, ST_F32, 1, shape, NULL), 0);
-    assert_int_equal(st_writer_open(w, path, NULL), 0);
-    assert_int_equal(st_writer_write(w, &one, sizeof one, NULL), 0);
-    assert_int_equal(st_writer_commit(w, sha256, NULL, NULL), 0);
-    st_writer_free(w);
-    mem_free(path);
-    hash_hex(sha256, sizeof sha256, hex);
-    return file;
-}
-
 #define PATH(number, own)                                                                          \
     "{\"path\":" number ",\"network\":\"main\",\"round\":3,\"modules\":[1," own "]}"
-#define MODULE "{\"id\":%d,\"versions\":[{\"version\":3,\"full\":{\"sha256\":\"%s\"}}]}"
 
 /* Both paths cross module 1, and each has another one for itself. */
 static void a_module_of_several_paths_is_fetched_once(void **state)
@@ -267,6 +329,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_version_that_is_gone_is_not_the_newest),
         cmocka_unit_test(companions_are_all_of_one_job),
+        cmocka_unit_test(a_llama_keeps_its_companions),
         cmocka_unit_test(a_tokenizer_is_not_anothers),
         cmocka_unit_test(a_module_of_several_paths_is_fetched_once),
         cmocka_unit_test(folders_of_all_paths_are_checked),
