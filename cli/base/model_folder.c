@@ -501,7 +501,7 @@ struct tensors {
     const char *path; /* of the file, or of the folder if there are several */
     struct piece *pieces;
     size_t n;
-    bool variance;     /* PixArt also predicts the variance, which is ignored */
+    bool variance;     /* PixArt also predicts the variance, which is ignored, beside noise */
     const char *chain; /* prefix of the names of the chain being checked; NULL: the first chain */
     struct err *err;
     int rc; /* failure of the first tensor that does not fit */
@@ -788,7 +788,11 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
     for (size_t i = 0; i < t.n && t.rc == 0; i++)
         t.rc = check_rest(&t, &t.pieces[i], spec, err);
     if (t.rc == 0 && t.variance)
-        fprintf(stderr, "skerry: %s also predicts a variance; that half of proj_out is left\n",
+        fprintf(stderr,
+                "warning: %s also predicts a variance, as models do that were trained to predict "
+                "noise; this job teaches it the velocity of rectified flow, so the loss begins "
+                "high and the first rounds are spent on that (the variance's half of proj_out is "
+                "left out)\n",
                 t.path);
     for (size_t i = 0; i < t.n; i++) {
         st_release(&t.pieces[i].st);

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from diffusers import PixArtTransformer2DModel
 from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/tools"))
+import frozen_models  # noqa: E402
+
 TOOLS = pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve() / "release/tests/tools"
 PROBE, FOLDER = TOOLS / "worker/pixart_probe", TOOLS / "cli/pixart_folder"
 DEVICE = os.environ.get("SKERRY_DEVICE", "cpu")
@@ -174,6 +178,31 @@ def test_export_opens(i, tmp_path, worst):
     off = difference(got["pred"], forward(opened, inputs).detach())
     worst("diffusers_opens", off, 2e-5)
     assert off < 2e-5, f"seed {SEED}, {case}: outputs {off:.2g} off"
+
+
+def test_drawing_as_documented(tmp_path, monkeypatch):
+    """The lines of docs/encoders.md run, and they integrate the velocity from t = 1 to 0."""
+    words = frozen_models.clip_tokenizer(tmp_path / "stable-diffusion/tokenizer", ["red", "bird"])
+    frozen_models.vae(tmp_path / "stable-diffusion/vae")
+    frozen_models.clip(tmp_path / "stable-diffusion/text_encoder", words)
+    model = make({**draw(2)["config"], "in_channels": 4, "sample_size": 8, "patch_size": 2, "caption_channels": 32})
+    model.save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/encoders.md").read_text()
+    x, randn, names = torch.randn(1, 4, 8, 8), torch.randn, {}
+    monkeypatch.setattr(torch, "randn", lambda *shape, **how: x if shape == x.shape else randn(*shape, **how))
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    states, mask = names["states"], names["words"].attention_mask
+    times = [float(t) / 1000 for t in names["scheduler"].timesteps] + [0.0]
+    assert times[0] == 1 and len(times) == 31
+    with torch.no_grad():
+        for t, after in zip(times, times[1:]):
+            told, null = names["model"](x.repeat(2, 1, 1, 1), encoder_hidden_states=states, encoder_attention_mask=mask,
+                                        timestep=torch.full((2,), 1000 * t)).sample.chunk(2)
+            x = x + (after - t) * (null + 3 * (told - null))
+    off = difference(names["x"], x)
+    assert off < 1e-4, f"seed {SEED}: {off:.2g} off"
+    assert names["picture"].shape == (1, 3, 16, 16) and names["picture"].isfinite().all()
 
 
 def test_folders_that_do_not_fit(tmp_path):

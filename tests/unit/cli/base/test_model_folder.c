@@ -276,6 +276,25 @@ static int check(const char *dir, const char *yaml, uint64_t classes, struct err
     return check_facts(dir, yaml, (struct model_folder_facts){.classes = classes}, err);
 }
 
+/* What a check that succeeds says on stderr; buf_release. */
+static void check_says(const struct fixture *f, const char *dir, const char *yaml,
+                       struct model_folder_facts facts, struct buf *ret)
+{
+    struct err err = {0};
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/said", f->root);
+    fflush(stderr);
+    const int kept = dup(2), fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(kept >= 0 && fd >= 0 && dup2(fd, 2) == 2);
+    const int rc = check_facts(dir, yaml, facts, &err);
+    fflush(stderr);
+    assert_int_equal(dup2(kept, 2), 2);
+    (void)close(kept);
+    (void)close(fd);
+    OK(rc);
+    OK(file_read(path, 4096, ret, &err));
+}
+
 static void captioned_folders_fit(void **state)
 {
     struct fixture *f = *state;
@@ -284,9 +303,14 @@ static void captioned_folders_fit(void **state)
         .channels = 4, .side = 8, .caption = 24, .caption_tokens = 7};
     OK(check_facts(f->pixart, sound_pixart, facts, &err));
     OK(check_facts(f->pixart, sound_pixart, (struct model_folder_facts){0}, &err)); /* unknown */
-    write_pixart(f->pixart, 4, true);
-    OK(check_facts(f->pixart, sound_pixart, facts, &err));
-    write_pixart(f->pixart, 4, false);
+    for (int variance = 1; variance >= 0; variance--) { /* a mark of what its weights predict */
+        struct buf said = {0};
+        write_pixart(f->pixart, 4, variance);
+        check_says(f, f->pixart, sound_pixart, facts, &said);
+        if ((strstr(buf_str(&said), "trained to predict noise") != NULL) != variance)
+            fail_msg("'%s'", buf_str(&said));
+        buf_release(&said);
+    }
     facts.caption = 32;
     assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "caption_channels 24"));
@@ -348,22 +372,9 @@ static void other_classes_are_warned_of(void **state)
         const char *warning;
     } rows[] = {{alike, ""}, {moved, "calls class 1 'b', but the data call it 'c'"}};
     for (size_t i = 0; i < 2; i++) {
-        struct err err = {0};
         struct buf said = {0};
-        char path[96];
-        (void)snprintf(path, sizeof path, "%s/said", f->root);
-        fflush(stderr);
-        const int kept = dup(2), fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
-        assert_true(kept >= 0 && fd >= 0 && dup2(fd, 2) == 2);
-        const int rc = check_facts(
-            f->dit, sound_dit,
-            (struct model_folder_facts){.classes = 3, .class_names = rows[i].names}, &err);
-        fflush(stderr);
-        assert_int_equal(dup2(kept, 2), 2);
-        (void)close(kept);
-        (void)close(fd);
-        OK(rc);
-        OK(file_read(path, 4096, &said, &err));
+        check_says(f, f->dit, sound_dit,
+                   (struct model_folder_facts){.classes = 3, .class_names = rows[i].names}, &said);
         if (!strstr(buf_str(&said), rows[i].warning) || (said.len == 0) != (i == 0))
             fail_msg("case %zu: '%s'", i, buf_str(&said));
         buf_release(&said);
