@@ -79,7 +79,9 @@ static inline bool rmsnorm_bwd_ok(const struct rmsnorm_bwd *p)
 static inline bool rope_ok(const struct rope *p)
 {
     return btc_ok(p->rows, p->heads, p->D) && dt_ok(p->dt) && p->D % 2 == 0 && p->D <= 256 &&
-           p->theta > 0 && (!p->ld || p->ld >= (int64_t)p->heads * p->D);
+           p->theta > 0 && p->scaling.factor >= 0 &&
+           (p->scaling.factor == 0 || p->scaling.low < p->scaling.high) &&
+           (!p->ld || p->ld >= (int64_t)p->heads * p->D);
 }
 
 static inline int attention_fwd_keys(const struct attention_fwd *p)

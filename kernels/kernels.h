@@ -36,6 +36,7 @@
 
 #include "common/base/codec.h"
 #include "kernels/dtype.h"
+#include "kernels/rope.h"
 
 struct device;
 struct err;
@@ -192,7 +193,7 @@ struct layernorm_fwd {
 
 /* ---- rotary positions (Su et al.), in place ---------------------------------
  *
- * Each of the first `heads` heads of a row is turned by the angles pos * theta^(-2i/D):
+ * Each of the first `heads` heads of a row is turned by the angles pos * rope_freq(i):
  *
  *   x[i] = x[i] cos - x[i+D/2] sin,   x[i+D/2] = x[i+D/2] cos + x[i] sin,   i < D/2
  *
@@ -205,6 +206,7 @@ struct rope {
     int64_t rows, ld;   /* ld in elements, 0: heads*D */
     int heads, D;       /* D even, up to 256 */
     float theta;        /* 10000 in Llama 2, 500000 in Llama 3 */
+    struct rope_scaling scaling;
     bool inverse;
     enum dtype dt;
 };

@@ -372,9 +372,24 @@ static double rope_theta(const json_t *config)
     return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
 }
 
-/* Refuses options of a LlamaForCausalLM that the decoder does not have. */
-static int check_llama_variants(const char *dir, const json_t *config, struct err *err)
+/* How it scales the rotary positions, in the place of old or of new configurations; NULL: plain. */
+static const json_t *rope_scaling(const json_t *config, const char **ret_type)
 {
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    if (!json_is_object(scaling))
+        scaling = json_object_get(config, "rope_parameters");
+    *ret_type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
+    return scaling;
+}
+
+/* Refuses options of a LlamaForCausalLM that the decoder does not have. */
+static int check_llama_variants(const char *dir, const json_t *config, const struct job_rope *rope,
+                                struct err *err)
+{
+    static const char *const known[] = {
+        [JOB_ROPE_DEFAULT] = "default",
+        [JOB_ROPE_LLAMA3] = "llama3",
+    };
     const char *act = cli_str(config, "hidden_act", "silu");
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return err_set(err, -ERR_CONFIG,
@@ -385,16 +400,28 @@ static int check_llama_variants(const char *dir, const json_t *config, struct er
                        "%s/config.json has attention_bias or mlp_bias; layers with biases are "
                        "not supported",
                        dir);
-    const json_t *scaling = json_object_get(config, "rope_scaling");
-    if (!json_is_object(scaling))
-        scaling = json_object_get(config, "rope_parameters");
-    const char *type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
-    if (strcmp(type, "default") != 0)
+    const char *type;
+    const json_t *scaling = rope_scaling(config, &type);
+    if (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)
         return err_set(err, -ERR_CONFIG,
-                       "%s/config.json scales its rotary positions by '%s'; only plain ones "
-                       "are supported",
+                       "%s/config.json scales its rotary positions by '%s'; only llama3 and plain "
+                       "ones are supported",
                        dir, type);
-    return 0;
+    if (strcmp(type, known[rope->rope_type]) != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says rope_type %s, but the job's "
+                       "model.rope_scaling.rope_type is %s",
+                       dir, type, known[rope->rope_type]);
+    const struct wanted wanted[] = {
+        {"factor", "model.rope_scaling.factor", rope->factor, NAN},
+        {"low_freq_factor", "model.rope_scaling.low_freq_factor", rope->low_freq_factor, NAN},
+        {"high_freq_factor", "model.rope_scaling.high_freq_factor", rope->high_freq_factor, NAN},
+        {"original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings",
+         rope->original_max_position_embeddings, NAN},
+    };
+    return rope->rope_type == JOB_ROPE_LLAMA3
+               ? check_numbers(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err)
+               : 0;
 }
 
 static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
@@ -480,7 +507,7 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
     if (rc == 0)
         rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
     if (rc == 0)
-        rc = check_llama_variants(dir, config, err);
+        rc = check_llama_variants(dir, config, &m->rope_scaling, err);
     if (rc == 0)
         rc = check_vocabulary(dir, config, spec, facts->tokenizer, err);
     return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
@@ -831,6 +858,8 @@ int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokeni
         rc = check_kind(dir, config, "llama", err);
     if (rc == 0) {
         const int heads = (int)cli_int(config, "num_attention_heads", 0);
+        const char *type;
+        const json_t *scaling = rope_scaling(config, &type);
         *ret = (struct job_model){
             .type = JOB_MODEL_LLAMA,
             .dim = (int)cli_int(config, "hidden_size", 0),
@@ -840,6 +869,15 @@ int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokeni
             .ffn = (int)cli_int(config, "intermediate_size", 0),
             .context = (int)cli_int(config, "max_position_embeddings", 2048),
             .rope_theta = rope_theta(config),
+            .rope_scaling =
+                {
+                    .rope_type = strcmp(type, "llama3") == 0 ? JOB_ROPE_LLAMA3 : JOB_ROPE_DEFAULT,
+                    .factor = cli_num(scaling, "factor", 0),
+                    .low_freq_factor = cli_num(scaling, "low_freq_factor", 0),
+                    .high_freq_factor = cli_num(scaling, "high_freq_factor", 0),
+                    .original_max_position_embeddings =
+                        (int)cli_int(scaling, "original_max_position_embeddings", 0),
+                },
             .norm_eps = cli_num(config, "rms_norm_eps", 1e-6),
             .tied = json_is_true(json_object_get(config, "tie_word_embeddings")),
         };

@@ -313,12 +313,25 @@ static json_t *id_or_null(int32_t id)
     return id >= 0 ? json_integer(id) : json_null();
 }
 
+/* NULL: they are not scaled. */
+static json_t *rope_scaling(const struct job_rope *rope)
+{
+    if (rope->rope_type != JOB_ROPE_LLAMA3)
+        return NULL;
+    return json_pack("{s:s,s:f,s:f,s:f,s:i}", "rope_type", "llama3", "factor", rope->factor,
+                     "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
+                     rope->high_freq_factor, "original_max_position_embeddings",
+                     rope->original_max_position_embeddings);
+}
+
 static json_t *llama_config(const json_t *job, const struct job_spec *spec, const struct ends *ends)
 {
     const struct job_model *m = &spec->model;
-    json_t *rope = json_pack("{s:s,s:f}", "rope_type", "default", "rope_theta", m->rope_theta);
+    json_t *scaling = rope_scaling(&m->rope_scaling);
+    json_t *rope = scaling ? json_copy(scaling) : json_pack("{s:s}", "rope_type", "default");
+    json_object_set_new(rope, "rope_theta", json_real(m->rope_theta));
     return json_pack(
-        "{s:[s],s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:f,s:f,s:b,s:f,s:o,s:n,s:b,s:b,s:f,"
+        "{s:[s],s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:f,s:f,s:b,s:f,s:o,s:o,s:b,s:b,s:f,"
         "s:i,s:b,s:o,s:o,s:n,s:s}",
         "architectures", "LlamaForCausalLM", "model_type", "llama", "_name_or_path", spec->name,
         "vocab_size", cli_int(job, "vocab", 0), "hidden_size", m->dim, "intermediate_size", m->ffn,
@@ -326,9 +339,9 @@ static json_t *llama_config(const json_t *job, const struct job_spec *spec, cons
         m->kv_heads, "head_dim", m->dim / m->heads, "hidden_act", "silu", "max_position_embeddings",
         m->context, "initializer_range", 0.02, "rms_norm_eps", m->norm_eps, "tie_word_embeddings",
         (int)m->tied, "rope_theta", m->rope_theta, "rope_parameters", rope, "rope_scaling",
-        "attention_bias", 0, "mlp_bias", 0, "attention_dropout", 0.0, "pretraining_tp", 1,
-        "use_cache", 1, "bos_token_id", id_or_null(ends->bos), "eos_token_id",
-        id_or_null(ends->eos), "pad_token_id", "torch_dtype", "float32");
+        scaling ? scaling : json_null(), "attention_bias", 0, "mlp_bias", 0, "attention_dropout",
+        0.0, "pretraining_tp", 1, "use_cache", 1, "bos_token_id", id_or_null(ends->bos),
+        "eos_token_id", id_or_null(ends->eos), "pad_token_id", "torch_dtype", "float32");
 }
 
 static json_t *generation_config(const struct job_spec *spec, const struct ends *ends)

@@ -372,7 +372,9 @@ static int document_line(const struct conf_key *k, const char *section, enum con
     char *value = str_printf("%s; %s%s", wants, k->def ? "default " : "", default_text(k));
     char *doc = str_wrapped(k->doc, DOC_COLUMN, DOC_COLUMN);
     char *wrapped = str_wrapped(value, DOC_COLUMN, DOC_COLUMN);
-    const int rc = buf_printf(out, "  %-24s %s\n%*s%s\n", path, doc, DOC_COLUMN, "", wrapped);
+    const bool wide = strlen(path) > DOC_COLUMN - strlen("   "); /* which has a line of its own */
+    const int rc = buf_printf(out, "  %-24s%s%*s%s\n%*s%s\n", path, wide ? "\n" : "",
+                              wide ? DOC_COLUMN : 1, "", doc, DOC_COLUMN, "", wrapped);
     mem_free(wrapped);
     mem_free(doc);
     mem_free(value);

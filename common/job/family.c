@@ -129,6 +129,10 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
         m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
     if (m->ffn % 4)
         return conf_error(doc, "model.ffn", err, "is %d; a multiple of 4 is needed", m->ffn);
+    if (m->rope_scaling.low_freq_factor >= m->rope_scaling.high_freq_factor)
+        return conf_error(doc, "model.rope_scaling.high_freq_factor", err,
+                          "is %g, expected more than low_freq_factor (%g)",
+                          m->rope_scaling.high_freq_factor, m->rope_scaling.low_freq_factor);
     return 0;
 }
 
@@ -449,9 +453,19 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
 /* ---- rows ---- */
 
 static const char *const llama_keys[] = {
-    "model.kv_heads",     "model.ffn",    "model.context",   "model.rope_theta",
-    "model.norm_eps",     "model.tied",   "sample.prompt",   "sample.tokens",
-    "sample.temperature", "sample.top_p", "data.text_field", NULL,
+    "model.kv_heads",
+    "model.ffn",
+    "model.context",
+    "model.rope_theta",
+    "model.rope_scaling",
+    "model.norm_eps",
+    "model.tied",
+    "sample.prompt",
+    "sample.tokens",
+    "sample.temperature",
+    "sample.top_p",
+    "data.text_field",
+    NULL,
 };
 static const char *const dit_keys[] = {
     "encoders",

@@ -254,11 +254,22 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
 }
 
 /* The keys that decide on the model and its composition. */
-static const char *const shape_keys[] = {"name",        "model",          "upscaler",
-                                         "router",      "recipe",         "data.path",
-                                         "data.url",    "data.tokenizer", "data.image_size",
-                                         "train.batch", "outer.rounds",   "outer.fragments",
-                                         "outer.async", "data.kind",      "trainer",
+static const char *const shape_keys[] = {"name",
+                                         "model",
+                                         "upscaler",
+                                         "model.rope_scaling",
+                                         "router",
+                                         "recipe",
+                                         "data.path",
+                                         "data.url",
+                                         "data.tokenizer",
+                                         "data.image_size",
+                                         "train.batch",
+                                         "outer.rounds",
+                                         "outer.fragments",
+                                         "outer.async",
+                                         "data.kind",
+                                         "trainer",
                                          NULL};
 
 static const struct {

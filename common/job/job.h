@@ -115,6 +115,15 @@ struct job_encoders {
     int cache;       /* MiB of latents on a worker's disk, with run: worker */
 };
 
+/* How a llama's rotary positions are scaled, with the names of transformers; rope_type default: not
+ * at all (kernels/rope.h). */
+enum job_rope_type { JOB_ROPE_DEFAULT, JOB_ROPE_LLAMA3 };
+struct job_rope {
+    int rope_type;
+    double factor, low_freq_factor, high_freq_factor;
+    int original_max_position_embeddings;
+};
+
 struct job_model {
     int type;     /* enum job_model_type */
     char *preset; /* "DiT-S/2" or NULL; already applied to the fields below */
@@ -126,6 +135,7 @@ struct job_model {
     int kv_heads, ffn; /* 0 in the file: heads; 8/3 dim rounded up to 32; always set here */
     int context;       /* tokens of a row */
     double rope_theta, norm_eps;
+    struct job_rope rope_scaling;
     bool tied;        /* the head shares the embedding */
     char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
 };

@@ -104,6 +104,22 @@ static const struct conf_key encoders_keys[] = {
     CONF_END,
 };
 
+static const char *const rope_names[] = {"default", "llama3", NULL};
+
+static const struct conf_key rope_keys[] = {
+    CONF(struct job_rope, rope_type, ENUM, .names = rope_names, .def = "default",
+         .doc = "default: they are not scaled"),
+    CONF(struct job_rope, factor, DOUBLE, .def = "8", .min = 1, .max = 1024,
+         .doc = "how many times as slowly the slow ones turn"),
+    CONF(struct job_rope, low_freq_factor, DOUBLE, .def = "1", .min = 0, .max = 1e6,
+         .doc = "those are slow that turn fewer times than this in the original context"),
+    CONF(struct job_rope, high_freq_factor, DOUBLE, .def = "4", .min = 0, .max = 1e6,
+         .doc = "those that turn more times are not scaled; more than low_freq_factor"),
+    CONF(struct job_rope, original_max_position_embeddings, INT, .def = "8192", .min = 1,
+         .max = 1 << 20, .doc = "the original context, in tokens"),
+    CONF_END,
+};
+
 static const struct conf_key model_keys[] = {
     CONF(struct job_model, type, ENUM, .names = model_names, .def = "dit",
          .doc = "diffusion transformer (dit), language model (llama), or a program of your own "
@@ -137,6 +153,9 @@ static const struct conf_key model_keys[] = {
          .doc = "maximum tokens of a row of text; longer documents are cut into pieces"),
     CONF(struct job_model, rope_theta, DOUBLE, .def = "10000", .min = 1, .max = 1e9,
          .doc = "llama: base of the rotary positions"),
+    CONF(struct job_model, rope_scaling, SECTION, .sub = rope_keys,
+         .doc = "How a llama's rotary positions are scaled, as in Llama 3.1 and later: "
+                "`rope_scaling` of its config.json. The defaults are those of Llama 3.1."),
     CONF(struct job_model, norm_eps, DOUBLE, .def = "1e-5", .min = 1e-12, .max = 1,
          .doc = "llama: epsilon of RMSNorm"),
     CONF(struct job_model, tied, BOOL, .def = "false",

@@ -206,7 +206,7 @@ static int rope(struct device *dev, const struct rope *p, struct stream *s)
 {
     struct rope_job j = {.p = p, .ld = p->ld ? p->ld : (int64_t)p->heads * p->D};
     for (int i = 0; i < p->D / 2; i++)
-        j.freq[i] = ref_rope_freq(p->theta, i, p->D);
+        j.freq[i] = rope_freq(p->theta, &p->scaling, i, p->D);
     cpu_team_run(cpu_state(dev)->team, rope_task, &j, blocks_of(p->rows, ROWS));
     return 0;
 }

@@ -18,7 +18,6 @@
 
 extern const struct kernel_ops cpu_ref_ops;
 
-float ref_rope_freq(float theta, int i, int D); /* theta^(-2i/D) */
-float ref_time_freq(int i, int half);           /* 10000^(-i/half) */
+float ref_time_freq(int i, int half); /* 10000^(-i/half) */
 
 #endif

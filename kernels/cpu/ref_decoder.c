@@ -49,18 +49,13 @@ int ref_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stre
     return 0;
 }
 
-float ref_rope_freq(float theta, int i, int D)
-{
-    return (float)pow((double)theta, -2.0 * i / D);
-}
-
 int ref_rope(struct device *dev, const struct rope *p, struct stream *s)
 {
     const int half = p->D / 2;
     const int64_t ld = p->ld ? p->ld : (int64_t)p->heads * p->D;
     for (int64_t r = 0; r < p->rows; r++) {
         for (int i = 0; i < half; i++) {
-            float angle = (float)p->pos[r] * ref_rope_freq(p->theta, i, p->D);
+            float angle = (float)p->pos[r] * rope_freq(p->theta, &p->scaling, i, p->D);
             float cosine = cosf(angle), sine = p->inverse ? -sinf(angle) : sinf(angle);
             for (int h = 0; h < p->heads; h++) {
                 size_t lo = (size_t)(r * ld + (int64_t)h * p->D + i), hi = lo + (size_t)half;

@@ -72,7 +72,7 @@ template <typename T> static int rope(const struct rope *p, struct stream *s)
     f.inverse = p->inverse;
     f.wide = f.half % 8 == 0 && f.ld % 8 == 0 && aligned16(p->x);
     for (int i = 0; i < ROPE_MAX_HALF; i++)
-        f.freq[i] = i < f.half ? (float)pow((double)p->theta, -2.0 * i / p->D) : 0.0f;
+        f.freq[i] = i < f.half ? rope_freq(p->theta, &p->scaling, i, p->D) : 0.0f;
     return map(s, f, p->rows * f.pieces, false);
 }
 

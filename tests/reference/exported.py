@@ -25,6 +25,7 @@ outer: {{rounds: 2, steps: {steps}}}
 wire: {{up: f32, down: f32}}
 sample: {{prompt: "The ", tokens: 12, temperature: 0}}
 """
+SCALED = ", rope_scaling: {rope_type: llama3, factor: 4, original_max_position_embeddings: 32}"
 WORDS = "the a sea rock bird wind of on under saw heard long grey tide light über ☃ 1907".split()
 
 
@@ -52,5 +53,7 @@ def ours(model, out, dtype="f32"):
     sizes = [c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
              c["intermediate_size"], c["vocab_size"], c["max_position_embeddings"], int(c["tie_word_embeddings"]),
              c["rope_theta"], c["rms_norm_eps"]]
+    if c["rope_scaling"]:
+        sizes += [c["rope_scaling"][key] for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
     subprocess.run([PROBE, "read", "cpu", dtype, ",".join(map(str, sizes)), model / "model.safetensors", out], check=True)
     return read_safetensors(out)[0]

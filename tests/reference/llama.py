@@ -22,19 +22,31 @@ class RMSNorm(nn.Module):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
-def turn(x, pos, theta):
+def frequencies(half, theta, scaling):
+    """How fast each pair turns; scaling: that of transformers' rope_type llama3, or None."""
+    f = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    if not scaling:
+        return f
+    turns = f * scaling["original_max_position_embeddings"] / (2 * torch.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    mixed = (turns - low) / (high - low)
+    mixed = mixed * f + (1 - mixed) * f / scaling["factor"]
+    return torch.where(turns < low, f / scaling["factor"], torch.where(turns > high, f, mixed))
+
+
+def turn(x, pos, rope):
     """Rotary embedding of x (B,H,T,D) at positions pos (B,T); it rotates halves, not pairs of neighbours."""
     half = x.shape[-1] // 2
-    angles = pos[:, None, :, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = pos[:, None, :, None] * frequencies(half, *rope)
     cos, sin = angles.cos().float(), angles.sin().float()
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 class Attention(nn.Module):
-    def __init__(self, dim, heads, kv_heads, theta):
+    def __init__(self, dim, heads, kv_heads, rope):
         super().__init__()
-        self.heads, self.kv_heads, self.theta = heads, kv_heads, theta
+        self.heads, self.kv_heads, self.rope = heads, kv_heads, rope
         kv = dim // heads * kv_heads
         self.q_proj = nn.Linear(dim, dim, bias=False)
         self.k_proj = nn.Linear(dim, kv, bias=False)
@@ -45,7 +57,7 @@ class Attention(nn.Module):
         B, T, C = x.shape
         q, k, v = (f(x).view(B, T, -1, C // self.heads).transpose(1, 2)
                    for f in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = turn(q, pos, self.theta), turn(k, pos, self.theta)
+        q, k = turn(q, pos, self.rope), turn(k, pos, self.rope)
         k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * (C // self.heads) ** -0.5
         weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
@@ -64,9 +76,9 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, dim, heads, kv_heads, hidden, theta, eps):
+    def __init__(self, dim, heads, kv_heads, hidden, rope, eps):
         super().__init__()
-        self.self_attn = Attention(dim, heads, kv_heads, theta)
+        self.self_attn = Attention(dim, heads, kv_heads, rope)
         self.mlp = MLP(dim, hidden)
         self.input_layernorm = RMSNorm(dim, eps)
         self.post_attention_layernorm = RMSNorm(dim, eps)
@@ -88,10 +100,10 @@ class Inner(nn.Module):
 
 class Llama(nn.Module):
     def __init__(self, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
-                 num_key_value_heads, rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False, **_):
+                 num_key_value_heads, rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_scaling=None, **_):
         super().__init__()
-        layers = [Layer(hidden_size, num_attention_heads, num_key_value_heads, intermediate_size, rope_theta,
-                        rms_norm_eps) for _ in range(num_hidden_layers)]
+        layers = [Layer(hidden_size, num_attention_heads, num_key_value_heads, intermediate_size,
+                        (rope_theta, rope_scaling), rms_norm_eps) for _ in range(num_hidden_layers)]
         self.model = Inner(vocab_size, hidden_size, layers, rms_norm_eps)
         self.lm_head = None if tie_word_embeddings else nn.Linear(hidden_size, vocab_size, bias=False)
 

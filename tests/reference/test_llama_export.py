@@ -7,12 +7,13 @@ import torch
 
 import llama
 from dit import read_safetensors
-from exported import ours, skerry, train
+from exported import SCALED, ours, skerry, train
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["head", "tied"])
+@pytest.fixture(scope="module", params=[(False, ""), (True, ""), (False, SCALED)], ids=["head", "tied", "scaled"])
 def exported(request, tmp_path_factory):
-    return train(tmp_path_factory.mktemp("export"), request.param)
+    tied, more = request.param
+    return train(tmp_path_factory.mktemp("export"), tied, more=more)
 
 
 @pytest.mark.parametrize("dtype,rtol", [("f32", 2e-5), ("bf16", 0.04)])
@@ -39,8 +40,9 @@ def test_it_was_trained(exported):
 
 def test_a_job_starts_from_it(exported, tmp_path):
     """Version 0 has the folder's weights: with a tiny learning rate they hardly change."""
-    tied = json.load(open(exported / "config.json"))["tie_word_embeddings"]
-    again = train(tmp_path, tied, steps=1, more=f', warm_start: "{exported}"')
+    config = json.load(open(exported / "config.json"))
+    again = train(tmp_path, config["tie_word_embeddings"], steps=1,
+                  more=f', warm_start: "{exported}"' + (SCALED if config["rope_scaling"] else ""))
     start, end = (read_safetensors(m / "model.safetensors")[0] for m in (exported, again))
     assert start.keys() == end.keys()
     for name in start:  # two steps of at most the rate, 3e-3, each

@@ -1,5 +1,5 @@
 """Exported language models in transformers: the same logits, the same text, the same tokens.
-Run by `make check-transformers`; takes exported folders as arguments, or trains three."""
+Run by `make check-transformers`; takes exported folders as arguments, or trains four."""
 import pathlib
 import sys
 import tempfile
@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from exported import WORDS, ours, train
+from exported import SCALED, WORDS, ours, train
 
 TEXT = "Hello, wörld ☃\n\t 12 a\0b"
 
@@ -63,11 +63,11 @@ def write_tokenizer(path):
 
 
 def train_all(tmp):
-    for name in ("head", "tied", "bpe"):
+    for name in ("head", "tied", "bpe", "scaled"):
         (tmp / name).mkdir()
     write_tokenizer(tmp / "bpe/gpt.json")
     return [train(tmp / "head", False), train(tmp / "tied", True),
-            train(tmp / "bpe", False, data=", tokenizer: gpt.json")]
+            train(tmp / "bpe", False, data=", tokenizer: gpt.json"), train(tmp / "scaled", False, more=SCALED)]
 
 
 def main():

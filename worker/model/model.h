@@ -43,6 +43,7 @@
 
 #include "common/base/base.h"
 #include "common/base/hash.h"
+#include "kernels/rope.h"
 
 struct job_spec;
 
@@ -109,6 +110,7 @@ struct model_spec {
     int context;  /* most tokens of a row */
     int kv_heads; /* divides heads */
     float rope_theta, norm_eps;
+    struct rope_scaling rope_scaling;
     bool tied; /* the head is the embedding */
 
     struct model_cut cut;

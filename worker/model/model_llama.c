@@ -42,6 +42,14 @@ static void sizes(const struct job_spec *job, const struct model_facts *f, struc
     s->kv_heads = m->kv_heads;
     s->rope_theta = (float)m->rope_theta;
     s->norm_eps = (float)m->norm_eps;
+    const struct job_rope *rope = &m->rope_scaling;
+    if (rope->rope_type == JOB_ROPE_LLAMA3)
+        s->rope_scaling = (struct rope_scaling){
+            .factor = (float)rope->factor,
+            .low = (float)rope->low_freq_factor,
+            .high = (float)rope->high_freq_factor,
+            .context = (float)rope->original_max_position_embeddings,
+        };
     s->tied = m->tied;
 }
 

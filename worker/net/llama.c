@@ -452,6 +452,7 @@ static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool in
         .heads = l->H + l->K,
         .D = l->D,
         .theta = l->weights.m->spec.rope_theta,
+        .scaling = l->weights.m->spec.rope_scaling,
         .inverse = inverse,
         .dt = l->dt,
     };

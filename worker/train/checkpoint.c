@@ -48,6 +48,10 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
         n += snprintf(text + n, sizeof text - (size_t)n, "|%d %d %d %d %d %d %a", u->image,
                       u->patch, u->dim, u->depth, u->heads, u->mlp, (double)u->noise);
     }
+    if (s->rope_scaling.factor > 0)
+        n += snprintf(text + n, sizeof text - (size_t)n, "|%a %a %a %a",
+                      (double)s->rope_scaling.factor, (double)s->rope_scaling.low,
+                      (double)s->rope_scaling.high, (double)s->rope_scaling.context);
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);

@@ -99,6 +99,8 @@ static void rmsnorm(void **state)
 
 static void turn(struct devices *d, int64_t rows, int heads, int D, int extra, enum dtype dt)
 {
+    static const struct rope_scaling kinds[] = {{0}, {32, 1, 4, 8192}};
+    const struct rope_scaling *scaling = &kinds[rows % 2];
     int64_t ld = (int64_t)heads * D + extra;
     size_t n = (size_t)(rows * ld), es = dtype_bytes(dt);
     int32_t *pos = guard_new((size_t)rows * sizeof *pos);
@@ -109,6 +111,7 @@ static void turn(struct devices *d, int64_t rows, int heads, int D, int extra, e
     p.heads = heads;
     p.D = D;
     p.theta = 10000;
+    p.scaling = *scaling;
     p.dt = dt;
     assert_int_equal(d->ref->ops->rope(d->ref, &p, NULL), 0);
     p.x = b;
@@ -133,6 +136,29 @@ static void rotary(void **state)
         turn(*state, 70, 2, 32, 64, (enum dtype)dt);
         turn(*state, 9, 5, 128, 0, (enum dtype)dt);
         turn(*state, 5, 1, 256, 1, (enum dtype)dt);
+    }
+}
+
+/* Of Llama 3.2 with heads of 64, as the formula of transformers gives them: as they were, mixed,
+ * and divided by the factor. */
+static void scaled_frequencies(void **state)
+{
+    (void)state;
+    const struct rope_scaling llama = {32, 1, 4, 8192};
+    static const struct {
+        int i;
+        double want;
+    } rows[] = {{0, 1},
+                {14, 0.0032114459947525913},
+                {15, 0.001290547928209264},
+                {16, 0.00042955679655936815},
+                {17, 9.70828780262767e-05},
+                {18, 1.9461638184831125e-05},
+                {31, 9.418306725434909e-08}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double got = (double)rope_freq(500000, &llama, rows[i].i, 64);
+        if (fabs(got / rows[i].want - 1) > 1e-6)
+            fail_msg("%d: %.9g", rows[i].i, got);
     }
 }
 
@@ -405,6 +431,11 @@ static void refuses_impossible(void **state)
     struct rope r = {.x = x, .pos = id, .rows = 1, .heads = 1, .D = 3, .theta = 10};
     assert_int_equal(dev->ops->rope(dev, &r, NULL), -22); /* odd */
     r.D = 4;
+    *id = 1;
+    r.scaling = (struct rope_scaling){8, 4, 4, 8192};
+    assert_int_equal(dev->ops->rope(dev, &r, NULL), -22); /* nothing lies between */
+    r.scaling.low = 1;
+    assert_int_equal(dev->ops->rope(dev, &r, NULL), 0);
     *id = -1;
     assert_int_equal(dev->ops->rope(dev, &r, NULL), -22);
     struct cross_entropy c = {.loss = x, .logits = x, .target = id, .rows = 1, .V = 4};
@@ -426,6 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm),
+        cmocka_unit_test(scaled_frequencies),
         cmocka_unit_test(rotary),
         cmocka_unit_test(rotary_by_hand),
         cmocka_unit_test(swiglu),

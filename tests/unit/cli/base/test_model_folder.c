@@ -479,6 +479,45 @@ static void other_tensors_are_named(void **state)
     write_llama(f->llama, 0);
 }
 
+/* As Llama 3.1 has them; an export says the same, so that it is one to start from. */
+static void scaled_positions_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char dir[64];
+#define SCALED(keys)                                                                               \
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, "     \
+          "rope_scaling: {" keys "}")
+    static const char scaled[] = SCALED("rope_type: llama3, factor: 32");
+    (void)snprintf(dir, sizeof dir, "%s/scaled", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *about = json_pack("{s:s,s:i}", "spec", scaled, "vocab", 257);
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
+    write_llama(dir, 0);
+    OK(check(dir, scaled, 0, &err));
+    assert_int_equal(check(dir, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "rope_type llama3, but the job's model.rope_scaling.rope_type "
+                                    "is default"));
+    assert_int_equal(check(f->llama, scaled, 0, &err), -ERR_CONFIG);
+    assert_int_equal(check(dir,
+                           SCALED("rope_type: llama3, high_freq_factor: 8, "
+                                  "original_max_position_embeddings: 4096"),
+                           0, &err),
+                     -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "factor 32, but the job's model.rope_scaling.factor is 8; "
+                                    "high_freq_factor 4, but the job's"));
+    struct job_model m;
+    char *tokenizer = NULL;
+    OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+    assert_int_equal(m.rope_scaling.rope_type, JOB_ROPE_LLAMA3);
+    assert_true(m.rope_scaling.factor == 32 && m.rope_scaling.low_freq_factor == 1 &&
+                m.rope_scaling.high_freq_factor == 4 &&
+                m.rope_scaling.original_max_position_embeddings == 8192);
+    assert_non_null(strstr(tokenizer, "/scaled/tokenizer.json"));
+    mem_free(tokenizer);
+}
+
 /* Weights in pieces are looked through together, and a piece that is missing is named. */
 static void pieces_are_one_model(void **state)
 {
@@ -589,6 +628,7 @@ int main(void)
         cmocka_unit_test(folders_with_an_estimate_fit),
         cmocka_unit_test(other_sizes_are_named),
         cmocka_unit_test(other_tensors_are_named),
+        cmocka_unit_test(scaled_positions_fit),
         cmocka_unit_test(pieces_are_one_model),
         cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(an_interrupted_check_ends),

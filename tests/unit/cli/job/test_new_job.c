@@ -153,6 +153,7 @@ static void a_trained_model_keeps_its_sizes(void **state)
                                    .context = 2048,
                                    .rope_theta = 123456.5,
                                    .norm_eps = 1e-6,
+                                   .rope_scaling = {JOB_ROPE_LLAMA3, 32, 1.5, 3, 4096},
                                    .tied = true};
     struct job_spec spec = written(&job);
     const struct job_model *m = &spec.model, *w = &job.model;
@@ -163,6 +164,10 @@ static void a_trained_model_keeps_its_sizes(void **state)
     assert_int_equal(m->ffn, w->ffn);
     assert_int_equal(m->context, 512);
     assert_true(m->rope_theta == w->rope_theta && m->norm_eps == w->norm_eps && m->tied);
+    assert_int_equal(m->rope_scaling.rope_type, JOB_ROPE_LLAMA3);
+    assert_true(m->rope_scaling.factor == 32 && m->rope_scaling.low_freq_factor == 1.5 &&
+                m->rope_scaling.high_freq_factor == 3);
+    assert_int_equal(m->rope_scaling.original_max_position_embeddings, 4096);
     assert_string_equal(m->warm_start, job.from);
     assert_string_equal(spec.data.tokenizer, job.tokenizer);
     job_release(&spec);

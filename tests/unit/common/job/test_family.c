@@ -193,6 +193,21 @@ static void test_upscaler(void **state)
     }
 }
 
+/* What turns more slowly than the fast ones turns faster than the slow ones. */
+static void test_scaled_positions(void **state)
+{
+    static const char text[] = "name: a\ndata: {path: x}\nouter: {rounds: 1, steps: 2}\n"
+                               "train: {batch: 4}\n"
+                               "model: {type: llama, dim: 16, depth: 2, heads: 2, "
+                               "rope_scaling: {rope_type: llama3, low_freq_factor: 4}}\n";
+    struct err err = {0};
+    struct job_spec s;
+    (void)state;
+    assert_int_equal(job_parse(text, strlen(text), "job", &s, &err), -ERR_CONFIG);
+    assert_string_equal(err.msg, "job:5: model.rope_scaling.high_freq_factor is 4, expected more "
+                                 "than low_freq_factor (4)");
+}
+
 /* A language model has no estimate. */
 static void test_no_estimate(void **state)
 {
@@ -354,10 +369,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),        cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_no_estimate), cmocka_unit_test(test_upscaler),
-        cmocka_unit_test(test_prompt),      cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_crop),        cmocka_unit_test(test_external),
-        cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_no_estimate), cmocka_unit_test(test_scaled_positions),
+        cmocka_unit_test(test_upscaler),    cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_prompts),     cmocka_unit_test(test_crop),
+        cmocka_unit_test(test_external),    cmocka_unit_test(test_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,23 +236,29 @@ static void the_router_fits(void **state)
     }
 }
 
-/* Every default of every table is a value that the table itself accepts. */
-static void check_defaults(const struct conf_key *keys, const char *section, struct buf *doc)
+/* Every default of every table is a value that the table itself accepts.  within: "model:
+ * {rope_scaling: {" for such a section, and at the top nothing. */
+static void check_defaults(const struct conf_key *keys, const char *within, struct buf *doc)
 {
+    size_t deep = 0;
+    for (const char *at = within; (at = strchr(at, '{')) != NULL; at++)
+        deep++;
     for (const struct conf_key *k = keys; k->key != NULL; k++) {
         assert_non_null(k->doc);
         assert_false(k->required && k->def);
-        if (k->type == CONF_SECTION)
-            check_defaults(k->sub, k->key, doc);
-        else
+        if (k->type == CONF_SECTION) {
+            char *below = str_printf("%s%s: {", within, k->key);
+            check_defaults(k->sub, below, doc);
+            mem_free(below);
+        } else
             assert_non_null(strstr(buf_str(doc), k->key));
-        if (k->def && *section) {
-            char text[4096], line[256];
-            snprintf(line, sizeof(line), "%s: {%s: %s}", section, k->key, k->def);
+        if (k->def && *within) {
+            char text[4096];
             struct yaml_doc tree;
             struct job_spec s = {0};
             struct err e = {0};
-            snprintf(text, sizeof(text), "%s\n", line);
+            snprintf(text, sizeof(text), "%s%s: %s%.*s\n", within, k->key, k->def, (int)deep,
+                     "}}}");
             assert_int_equal(yaml_parse(text, strlen(text), "d", &tree, &e), 0);
             /* Binding may miss required keys; it must not object to the default. */
             if (conf_bind(&tree, tree.root, job_spec_keys, &s, &e) < 0)
