@@ -14,6 +14,7 @@ struct rope_scaling {
     float context; /* positions that the model was first trained on */
 };
 
+/* In radians per position. */
 static inline float rope_freq(float theta, const struct rope_scaling *s, int i, int D)
 {
     const double freq = pow((double)theta, -2.0 * i / D);
