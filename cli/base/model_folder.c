@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/config_numbers.h"
 #include "cli/base/moving.h"
 #include "common/base/file.h"
 #include "common/component/component.h"
@@ -64,58 +65,6 @@ int model_folder_weights(const char *given, const struct job_spec *spec, struct 
 }
 
 /* ---- config.json ---- */
-
-/* A number of config.json that must be equal to the job's. */
-struct wanted {
-    const char *key;  /* in config.json */
-    const char *ours; /* in the job file */
-    double value;
-    double absent; /* the default of a config.json without the key; NAN: it must be there */
-    double theirs; /* where it is not simply the key's; 0: it is */
-    bool yes_or_no;
-};
-
-/* "0.5", or "true" and "false". */
-static const char *say_value(const struct wanted *w, double value, char out[32])
-{
-    if (w->yes_or_no)
-        return value != 0 ? "true" : "false";
-    (void)snprintf(out, 32, "%.10g", value);
-    return out;
-}
-
-/* Appends how the two differ, if they do. */
-static int add_difference(const json_t *config, const struct wanted *w, struct buf *out)
-{
-    char got[32], ours[32];
-    const json_t *there = json_object_get(config, w->key);
-    const double theirs = w->theirs != 0           ? w->theirs
-                          : json_is_boolean(there) ? json_is_true(there)
-                                                   : cli_num(config, w->key, w->absent);
-    if (isnan(theirs))
-        return -ERR_NOTFOUND;
-    if (fabs(theirs - w->value) > 1e-9 * fabs(w->value))
-        (void)buf_printf(out, "%s%s %s, but the job's %s is %s", out->len ? "; " : "", w->key,
-                         say_value(w, theirs, got), w->ours, say_value(w, w->value, ours));
-    return 0;
-}
-
-/* Names all that differ, so that a person need not try once for each. */
-static int check_numbers(const char *dir, const json_t *config, const struct wanted *w, size_t n,
-                         struct err *err)
-{
-    struct buf differ;
-    int rc = 0;
-    buf_init(&differ, sizeof err->msg);
-    for (size_t i = 0; i < n && rc == 0; i++)
-        if (add_difference(config, &w[i], &differ) < 0)
-            rc = err_set(err, -ERR_CONFIG, "%s/config.json has no %s to compare %s with", dir,
-                         w[i].key, w[i].ours);
-    if (rc == 0 && differ.len > 0)
-        rc = err_set(err, -ERR_CONFIG, "%s/config.json says %s", dir, buf_str(&differ));
-    buf_release(&differ);
-    return rc;
-}
 
 /* The class of the folder's model, by the key of transformers or of diffusers. */
 static const char *kind_of(const json_t *config)
@@ -184,7 +133,7 @@ static int check_upscaler(const char *dir, const json_t *config, const struct jo
 {
     const json_t *theirs = json_object_get(config, "upscaler");
     const struct job_upscaler *u = &spec->upscaler;
-    const struct wanted wanted[] = {
+    const struct config_number wanted[] = {
         {"image_size", "data.image_size", spec->data.image_size, NAN},
         {"patch_size", "upscaler.patch", u->patch, NAN},
         {"hidden_size", "upscaler.dim", u->dim, NAN},
@@ -194,7 +143,7 @@ static int check_upscaler(const char *dir, const json_t *config, const struct jo
     int rc = check_chains(dir, config, spec, err);
     return rc < 0 || !theirs
                ? rc
-               : check_numbers(dir, theirs, wanted, sizeof wanted / sizeof *wanted, err);
+               : config_numbers_check(dir, theirs, wanted, sizeof wanted / sizeof *wanted, err);
 }
 
 /* Warns if a label was another class's where the weights were trained. */
@@ -221,7 +170,7 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
 {
     const uint64_t classes = facts->classes;
     const struct job_model *m = &spec->model;
-    const struct wanted wanted[] = {
+    const struct config_number wanted[] = {
         {"image_size", job_has_upscaler(spec) ? "upscaler.low_side" : "data.image_size",
          (int)side_of(spec, facts), NAN},
         {"patch_size", "model.patch", m->patch, NAN},
@@ -236,7 +185,7 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
     if (rc == 0)
         rc = check_upscaler(dir, config, spec, err);
     if (rc == 0)
-        rc = check_numbers(dir, config, wanted, n, err);
+        rc = config_numbers_check(dir, config, wanted, n, err);
     if (rc == 0)
         warn_of_classes(dir, config, facts);
     return rc;
@@ -285,7 +234,7 @@ static int check_pixart_chain(const char *dir, const json_t *config, const struc
     const struct job_model *m = &spec->model;
     const uint32_t channels = channels_of(facts), side = side_of(spec, facts);
     const bool known = facts->channels > 0 || !job_has_latents(spec);
-    const struct wanted wanted[] = {
+    const struct config_number wanted[] = {
         {"patch_size", "model.patch", m->patch, 2},
         {"num_attention_heads", "model.heads", m->heads, 16},
         {"attention_head_dim", "model.dim / model.heads", m->dim / m->heads, 72},
@@ -296,7 +245,7 @@ static int check_pixart_chain(const char *dir, const json_t *config, const struc
     /* The weights' input channels; a job may also start from weights without an estimate. */
     const int theirs = (int)cli_int(config, "in_channels", 4),
               wide = input_channels(m, (int)channels);
-    const struct wanted seen[] = {
+    const struct config_number seen[] = {
         {"in_channels", "number of channels that the model sees",
          theirs == (int)channels ? theirs : wide, 4},
         {"sample_size", "side of what the model sees", side, 128},
@@ -311,10 +260,10 @@ static int check_pixart_chain(const char *dir, const json_t *config, const struc
                        dir, kind);
     int rc = check_pixart_variants(dir, config, err);
     if (rc == 0)
-        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+        rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
     if (rc == 0 && known)
-        rc = check_numbers(dir, config, seen, sizeof seen / sizeof *seen - (facts->caption == 0),
-                           err);
+        rc = config_numbers_check(dir, config, seen,
+                                  sizeof seen / sizeof *seen - (facts->caption == 0), err);
     return rc;
 }
 
@@ -412,7 +361,7 @@ static int check_llama_variants(const char *dir, const json_t *config, const str
                        "%s/config.json says rope_type %s, but the job's "
                        "model.rope_scaling.rope_type is %s",
                        dir, type, known[rope->rope_type]);
-    const struct wanted wanted[] = {
+    const struct config_number wanted[] = {
         {"factor", "model.rope_scaling.factor", rope->factor, NAN},
         {"low_freq_factor", "model.rope_scaling.low_freq_factor", rope->low_freq_factor, NAN},
         {"high_freq_factor", "model.rope_scaling.high_freq_factor", rope->high_freq_factor, NAN},
@@ -420,7 +369,7 @@ static int check_llama_variants(const char *dir, const json_t *config, const str
          rope->original_max_position_embeddings, NAN},
     };
     return rope->rope_type == JOB_ROPE_LLAMA3
-               ? check_numbers(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err)
+               ? config_numbers_check(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err)
                : 0;
 }
 
@@ -492,7 +441,7 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
                        const struct model_folder_facts *facts, struct err *err)
 {
     const struct job_model *m = &spec->model;
-    const struct wanted wanted[] = {
+    const struct config_number wanted[] = {
         {"hidden_size", "model.dim", m->dim, NAN},
         {"num_hidden_layers", "model.depth", m->depth, NAN},
         {"num_attention_heads", "model.heads", m->heads, NAN},
@@ -505,7 +454,7 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
     };
     int rc = check_kind(dir, config, "llama", err);
     if (rc == 0)
-        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+        rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
     if (rc == 0)
         rc = check_llama_variants(dir, config, &m->rope_scaling, err);
     if (rc == 0)
