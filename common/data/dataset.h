@@ -24,10 +24,10 @@
  * Text: whatever text_source.h reads.  A sample is one piece: at most `context`
  * tokens of one document.  A longer document makes several, named "KEY#0",
  * "KEY#1" ..., each beginning with the last token of the one before, so that
- * every token except a document's first is predicted exactly once.  Pieces of less
- * than DATASET_PIECE_MIN tokens are dropped, unless the document has no other piece
- * and this one has at least 2.  Short documents are held out as a whole; of long
- * ones spans (runs of pieces) are held out, so that any fraction of a few books can be.
+ * every token except a document's first is predicted.  A last piece that would have
+ * less than DATASET_PIECE_MIN tokens begins so much earlier; a document of one piece
+ * has at least 2.  Short documents are held out as a whole; of long ones spans (runs
+ * of pieces) are held out, so that any fraction of a few books can be.
  *
  * Both may have a column: equally many numbers for each sample (such as an embedding,
  * for partitions).  For images: the array of that name in KEY.json, or KEY.NAME.npy,

@@ -333,16 +333,18 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, siz
     uint32_t context = t->own->context;
     size_t least = context < DATASET_PIECE_MIN ? context : DATASET_PIECE_MIN;
     uint64_t number = 0;
+    enum split to = split;
     int rc = split == SPLIT_KEEP ? release_kept(t, &t->train) : 0;
     /* Each piece begins with the last token of the one before. */
     for (size_t at = 0; rc == 0 && at + 1 < total; at += context - 1) {
         size_t n = total - at < context ? total - at : context;
-        if (at > 0 && n < least)
-            break;
         const uint32_t *ids;
-        enum split to = split;
-        if (split == SPLIT_SPANS)
+        if (at > 0 && n < least) { /* the end: it goes where the piece went whose tokens it has */
+            at = total - least;
+            n = least;
+        } else if (split == SPLIT_SPANS) {
             to = in_held_span(t, doc, total) ? SPLIT_HOLDOUT : SPLIT_TRAIN;
+        }
         rc = ids_at(t, doc, at, n, &ids);
         if (rc == 0)
             rc = check_vocab(t, doc->key, ids, n);

@@ -44,8 +44,9 @@ def read_texts(path: str, context: int = 256, field: str = "text") -> list[Sampl
     samples = []
     for text in texts:
         tokens = np.concatenate(([_END], np.frombuffer(text.encode(), np.uint8), [_END])).astype("<i4")
-        pieces = [tokens[i:i + context] for i in range(0, len(tokens) - 1, context - 1)]
-        samples += [Sample(p.tobytes(), text=True) for i, p in enumerate(pieces) if i == 0 or len(p) >= min(context, _PIECE_MIN)]
+        last = max(len(tokens) - min(context, _PIECE_MIN), 0)  # the last piece begins here, or earlier
+        begins = [min(i, last) for i in range(0, len(tokens) - 1, context - 1)]
+        samples += [Sample(tokens[i:i + context].tobytes(), text=True) for i in begins]
     return samples
 
 

@@ -36,12 +36,12 @@ def write_text(folder, documents=160):
                 f.write(json.dumps({"text": " ".join(rng.choice(words) for _ in range(60))}) + "\n")
 
 
-def pieces(path, context=64, least=33):
+def pieces(path, context=64):
     """Pieces of at most `context` tokens, each of which begins with the last one of the piece before."""
     total = 0
     for line in open(path, encoding="utf-8"):
         tokens = len(json.loads(line)["text"].encode()) + 2  # with the ends
-        total += 1 + sum(tokens - at >= least for at in range(context - 1, tokens - 1, context - 1))
+        total += len(range(0, tokens - 1, context - 1))
     return total
 
 

@@ -16,6 +16,7 @@ struct got {
     uint32_t shards, samples, holdout;
     uint64_t tokens, holdout_tokens;
     char *text[64][2]; /* by number of the document: the pieces' texts, train and held out */
+    char tail[64][DATASET_PIECE_MIN + 1]; /* a last piece that may have begun earlier */
     uint32_t pieces[64][2];
     char order[NAMES_MAX][SHARD_KEY_MAX];
     uint8_t digest[HASH_BYTES];
@@ -31,9 +32,12 @@ static void take_piece(struct got *g, const struct shard_sample *s, bool holdout
     assert_in_range(doc, 0, 63);
     if (!g->text[doc][holdout])
         g->text[doc][holdout] = mem_alloc(NAMES_MAX);
-    /* Its place follows from its number: all but the first share a token. */
+    /* Its place follows from its number: all but the first share a token, or more if the last one
+     * would be too short. */
+    const bool tail = piece > 0 && s->tokens == DATASET_PIECE_MIN;
     for (uint32_t i = 0; i < s->tokens; i++) {
-        char *at = &g->text[doc][holdout][piece * (CONTEXT - 1) + (int)i];
+        char *at = tail ? &g->tail[doc][i]
+                        : &g->text[doc][holdout][piece * (CONTEXT - 1) + (int)i];
         char c = ids[i] == 256 ? '|' : (char)ids[i];
         assert_true(*at == '\0' || *at == c);
         *at = c;
@@ -129,7 +133,7 @@ static void write_documents(const char *dir, const char *name, int n)
 static uint32_t pieces_of(size_t n)
 {
     uint32_t count = 1;
-    for (size_t at = CONTEXT - 1; at + 1 < n && n - at >= DATASET_PIECE_MIN; at += CONTEXT - 1)
+    for (size_t at = CONTEXT - 1; at + 1 < n; at += CONTEXT - 1)
         count++;
     return count;
 }
@@ -144,22 +148,27 @@ static void documents_become_pieces(void **state)
     struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
     write_documents(dir, "d.jsonl", N);
     OK(cut(&opt, 7, 0.3, g, &r, err));
-    uint32_t held = 0;
+    uint32_t held = 0, tails = 0;
     for (int i = 0; i < N; i++) {
         bool holdout = g->pieces[i][1] > 0;
         size_t n = length_of(i) + 2;
-        const char *text = g->text[i][holdout];
+        char *text = g->text[i][holdout];
         assert_false(holdout && g->pieces[i][0]); /* whole documents go one way */
         assert_int_equal(g->pieces[i][holdout], pieces_of(n));
         assert_true(text[0] == '|');
-        for (size_t k = 0; k + 2 < n && text[k + 1]; k++)
+        if (g->tail[i][0]) {
+            assert_true(strlen(text) + 1 >= n - DATASET_PIECE_MIN); /* no gap before it */
+            memcpy(text + n - DATASET_PIECE_MIN, g->tail[i], DATASET_PIECE_MIN);
+            tails++;
+        }
+        assert_int_equal(strlen(text), n);
+        for (size_t k = 0; k + 2 < n; k++)
             assert_true(text[k + 1] == (char)('a' + (k * 7 + (size_t)i) % 26));
-        /* What is lost is less than the least piece, or nothing. */
-        size_t lost = n - strlen(text);
-        assert_true(lost == 0 ? text[n - 1] == '|' : lost < DATASET_PIECE_MIN);
+        assert_true(text[n - 1] == '|');
         held += holdout;
     }
     assert_true(held > 5 && held < 35);
+    assert_in_range(tails, 5, N);
     assert_int_equal(r.documents, N);
     assert_int_equal(r.holdout_documents, held);
     assert_int_equal(r.samples, g->samples);
@@ -181,9 +190,11 @@ static void documents_become_pieces(void **state)
 /* Who predicts each token of three long documents: nobody 0, training 't', the held-out loss 'h'.
  */
 #define BOOK_MAX 60000
+static const size_t books[] = {20000, 50000, 31000};
 struct whose {
     char by[3][BOOK_MAX];
     uint64_t held; /* tokens predicted */
+    unsigned again;
 };
 
 static int on_long_shard(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
@@ -196,9 +207,13 @@ static int on_long_shard(void *ctx, const struct dataset_shard *shard, struct er
         unsigned doc, piece;
         const char *name = strchr(s.samples[i].key, '-') + 1;
         assert_int_equal(sscanf(name, "%u_%*[^#]#%u", &doc, &piece), 2);
-        for (uint32_t k = 1; k < s.samples[i].tokens; k++) { /* the first token is not predicted */
-            char *by = &w->by[doc][piece * (CONTEXT - 1) + k];
-            assert_int_equal(*by, 0);
+        const uint32_t n = s.samples[i].tokens;
+        const size_t at = piece * (CONTEXT - 1), last = books[doc] + 2 - n;
+        for (uint32_t k = 1; k < n; k++) { /* the first token is not predicted */
+            char *by = &w->by[doc][(at < last ? at : last) + k];
+            /* Only the end may be predicted twice, and on the same side. */
+            w->again += *by != 0;
+            assert_true(*by == 0 || *by == (shard->holdout ? 'h' : 't'));
             *by = shard->holdout ? 'h' : 't';
             w->held += shard->holdout;
         }
@@ -228,13 +243,13 @@ static void cut_long(const char *path, uint64_t seed, double holdout, struct who
     scratch_free(dir);
 }
 
-/* Each token but the first is predicted once, and what is held out lies in spans: *ret says how
+/* Each token but the first is predicted, and what is held out lies in spans: *ret says how
  * many.  `n` is the tokens of the document. */
 static void check_whose(const char *by, size_t n, unsigned *ret)
 {
     assert_int_equal(by[0], 0);
     for (size_t i = 1; i < n; i++) {
-        assert_true(by[i] || n - i < DATASET_PIECE_MIN); /* the rest was too short for a piece */
+        assert_true(by[i]);
         *ret += by[i] == 'h' && by[i - 1] != 'h';
     }
 }
@@ -242,7 +257,6 @@ static void check_whose(const char *by, size_t n, unsigned *ret)
 static void long_documents_are_held_out_by_spans(void **state)
 {
     (void)state;
-    static const size_t lengths[] = {20000, 50000, 31000};
     static const double shares[] = {0.001, 0.02, 0.05, 0.3, 0.5};
     const uint64_t span = DATASET_SPAN / CONTEXT * (CONTEXT - 1), all = 20000 + 50000 + 31000;
     char *dir = scratch_new(), name[16], *text = mem_alloc(BOOK_MAX);
@@ -250,16 +264,17 @@ static void long_documents_are_held_out_by_spans(void **state)
     struct dataset_report r;
     unsigned other = 0;
     memset(text, 'x', BOOK_MAX);
-    for (unsigned i = 0; i < COUNT(lengths); i++) {
+    for (unsigned i = 0; i < COUNT(books); i++) {
         (void)snprintf(name, sizeof(name), "%u_book.txt", i);
-        put(dir, name, text, lengths[i]);
+        put(dir, name, text, books[i]);
     }
     for (size_t k = 0; k < COUNT(shares); k++)
         for (uint64_t seed = 1; seed < 4; seed++) {
             unsigned spans = 0;
             cut_long(dir, seed, shares[k], w, &r);
-            for (unsigned i = 0; i < COUNT(lengths); i++)
-                check_whose(w->by[i], lengths[i] + 2, &spans);
+            for (unsigned i = 0; i < COUNT(books); i++)
+                check_whose(w->by[i], books[i] + 2, &spans);
+            assert_in_range(w->again, 1, COUNT(books) * (DATASET_PIECE_MIN - 2));
             assert_in_range(w->held, 1, (uint64_t)((double)all * shares[k]) + span);
             assert_true((double)(w->held + span * 3 / 2) >= (double)all * shares[k]);
             assert_in_range(spans, 1, w->held / span + 3); /* runs; documents may cut some */
@@ -443,7 +458,7 @@ static void token_files(void **state)
     put(dir, "v.bin", ids, 100);
     put(dir, "a.bin", ids, sizeof(ids));
     OK(cut(&opt, 1, 0, g, &r, err));
-    assert_int_equal(g->pieces[0][0], 3); /* 64 + 63 + 63, ten are left */
+    assert_int_equal(g->pieces[0][0], 4); /* 64 + 63 + 63, and the last ten */
     assert_int_equal(g->pieces[0][1], 1);
     assert_int_equal(r.vocab, 257);
     dataset_report_release(&r);
