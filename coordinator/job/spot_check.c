@@ -36,6 +36,13 @@ static bool somebody_checks(const struct state *s, const struct worker *w)
     return false;
 }
 
+/* Does the phase's worker have another release than we? */
+static bool is_foreign(const struct state *s, const struct task *phase)
+{
+    const struct worker *w = state_worker(s, phase->worker_id);
+    return w != NULL && strcmp(w->version, SKERRY_VERSION) != 0;
+}
+
 static const struct task *phase_of(const struct state *s, const struct task *check)
 {
     const struct task *t = state_task(s, check->train.checks);
@@ -114,7 +121,7 @@ static void ask(struct coordinator *co, struct job *j, const struct task *phase,
 
 void spot_check_consider(struct coordinator *co, struct job *j, const struct task *t)
 {
-    if (t->train.fresh && t->n_ranges > 0)
+    if (t->train.fresh && t->n_ranges > 0 && !is_foreign(&co->state, t))
         ask(co, j, t, t);
 }
 
@@ -339,6 +346,36 @@ void spot_check_drop(struct coordinator *co, const struct task *phase)
     }
 }
 
+/* Is it the newest CHECK of its phase? */
+static bool is_newest(const struct state *s, const struct task *check)
+{
+    for (size_t i = 0; i < s->n_tasks; i++)
+        if (s->tasks[i]->kind == TASK_CHECK && s->tasks[i]->id > check->id &&
+            s->tasks[i]->train.checks == check->train.checks)
+            return false;
+    return true;
+}
+
+/* The phase may have been another release's, which makes other bits of the same samples. */
+static void drop_upgraded(struct coordinator *co, const struct job *j, const struct task *c)
+{
+    static const char why[] = "workers or the coordinator were upgraded";
+    give_up(co, j, c, why);
+    if (task_is_open(c))
+        task_end(co, state_edit_task(&co->state, c), TASK_CANCELLED, why);
+}
+
+void spot_check_upgraded(struct coordinator *co, const struct worker *w)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *c = co->state.tasks[i];
+        const struct task *t = c->kind == TASK_CHECK ? phase_of(&co->state, c) : NULL;
+        if (t != NULL && t->worker_id == w->id && is_undecided(&co->state, c) &&
+            is_newest(&co->state, c))
+            drop_upgraded(co, state_job(&co->state, c->job_id), c);
+    }
+}
+
 void spot_check_prune(struct coordinator *co, struct job *j)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
@@ -355,23 +392,18 @@ void spot_check_prune(struct coordinator *co, struct job *j)
     }
 }
 
-/* Is it the newest CHECK of its phase? */
-static bool is_newest(const struct state *s, const struct task *check)
-{
-    for (size_t i = 0; i < s->n_tasks; i++)
-        if (s->tasks[i]->kind == TASK_CHECK && s->tasks[i]->id > check->id &&
-            s->tasks[i]->train.checks == check->train.checks)
-            return false;
-    return true;
-}
-
 void spot_check_resume(struct coordinator *co)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
-        const struct task *t = co->state.tasks[i];
-        struct job *j = state_job(&co->state, t->job_id);
-        if (t->kind == TASK_CHECK && t->state == TASK_DONE && t->train.n_contributions > 0 &&
-            j != NULL && !job_is_ended(j) && is_newest(&co->state, t))
-            spot_check_hear(co, j, state_edit_task(&co->state, t));
+        const struct task *c = co->state.tasks[i];
+        struct job *j = state_job(&co->state, c->job_id);
+        if (c->kind != TASK_CHECK || j == NULL || job_is_ended(j) || !is_undecided(&co->state, c) ||
+            !is_newest(&co->state, c))
+            continue;
+        const struct task *phase = phase_of(&co->state, c);
+        if (phase != NULL && is_foreign(&co->state, phase))
+            drop_upgraded(co, j, c);
+        else if (c->state == TASK_DONE)
+            spot_check_hear(co, j, state_edit_task(&co->state, c));
     }
 }

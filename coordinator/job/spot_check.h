@@ -18,6 +18,9 @@
  * that a restart interrupted is repeated.  A CHECK is cancelled when the version from which it
  * starts is no longer kept.
  *
+ * Another release may make other bits of the same samples, so after an upgrade of the worker or of
+ * the coordinator nobody knows.
+ *
  * Not checked are phases bounded by time, in fragments or without rounds, those of users' programs,
  * those whose moments travelled, and those that another worker began. */
 #ifndef COORDINATOR_SPOT_CHECK_H
@@ -42,6 +45,8 @@ void spot_check_not_for(const struct state *s, const struct task *t, uint64_t re
                         uint64_t *ret_from);
 /* The phase is being repeated, by any worker: drops the check of its former attempt. */
 void spot_check_drop(struct coordinator *co, const struct task *phase);
+/* The worker joins with another release: what it did before is not checked any more. */
+void spot_check_upgraded(struct coordinator *co, const struct worker *w);
 /* Cancels CHECK tasks that can no longer be done. */
 void spot_check_prune(struct coordinator *co, struct job *j);
 /* After a start: resumes interrupted comparisons. */

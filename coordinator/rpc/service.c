@@ -13,6 +13,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/spot_check.h"
 #include "coordinator/state/twins.h"
 #include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
@@ -224,6 +225,8 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     memcpy(w->identity, m->identity.data, 16);
     take_line(w->name, sizeof(w->name), m->name);
     take_line(w->device, sizeof(w->device), m->device);
+    if (strcmp(w->version, m->version) != 0)
+        spot_check_upgraded(co, w);
     take_line(w->version, sizeof(w->version), m->version);
     (void)str_copy(w->address, sizeof(w->address), rpc_peer_address(peer));
     w->memory_bytes = m->memory_bytes;

@@ -21,8 +21,10 @@ void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
     /* With fragments modules advance during the phase, as noted in met[]. */
     if (t->n_fragments == 0)
         digest_modules(&h, w->task->modules, w->task->n_modules);
-    if (t->fresh) /* an earlier attempt may have begun with moments */
+    if (t->fresh) { /* an earlier attempt may have begun with moments */
         hash_update(&h, "fresh", 5);
+        hash_update(&h, SKERRY_VERSION, strlen(SKERRY_VERSION));
+    }
     for (size_t i = 0; i < t->n_teachers; i++)
         digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
     for (size_t i = 0; i < t->n_fragments; i++) {

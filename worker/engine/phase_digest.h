@@ -7,7 +7,8 @@
 
 /* Covers everything that the phase's numbers depend on, but not the attempt, nor the steps of the
  * whole job: without rounds these are counted anew for each attempt, and a checkpoint has its own.
- */
+ * A phase that others may repeat (coordinator/job/spot_check.h) is resumed by its own release only:
+ * another one may make other bits of the same samples. */
 void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX]);
 
 #endif

@@ -438,11 +438,45 @@ static void a_restart_while_it_is_compared(void **state)
     expect(r, NEW, true, 0);
 }
 
+/* A phase of another release is not held against its worker, nor against who repeats it. */
+static void an_upgrade_of_the_coordinator(void **state)
+{
+    struct rig *r = *state;
+    (void)begin_job(r, SPEC(""));
+    first_phase(r, LIE);
+    check(r, OLD, HONEST, SIZE);
+    turn_until(r, asks_a_third);
+    edit_worker(r, r->workers[NEW].id)->version[0]++; /* as if ours were newer when it starts */
+    core_touch(r->co);
+    again(r);
+    assert_int_equal(checks(r, TASK_PENDING), 0);
+    assert_true(is_decided(r));
+    expect(r, NEW, false, 0);
+    expect(r, OLD, false, 0);
+}
+
+static void an_upgrade_of_the_worker(void **state)
+{
+    struct rig *r = *state;
+    (void)begin_job(r, SPEC(""));
+    first_phase(r, LIE);
+    check(r, OLD, HONEST, SIZE);
+    turn_until(r, asks_a_third);
+    edit_worker(r, r->workers[NEW].id)->version[0]++; /* as it was before this JOIN */
+    assert_int_equal(join(r, &r->workers[NEW], SKERRY_VERSION), 0);
+    settle(r);
+    assert_int_equal(checks(r, TASK_PENDING), 0);
+    assert_true(is_decided(r));
+    expect(r, NEW, false, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(an_upgrade_of_the_coordinator),
+        TEST(an_upgrade_of_the_worker),
         TEST(equal_bits),
         TEST(many_tasks_end_meanwhile),
         TEST(nearly_equal),
