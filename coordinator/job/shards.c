@@ -5,8 +5,6 @@
 
 #include "common/job/family.h"
 
-#define TEXT_SPARE 1.02 /* rows fill a little less than the mean predicts */
-
 struct shards_sum shards_sum(const struct job *j, uint32_t partition, bool holdout)
 {
     struct shards_sum sum = {0};
@@ -35,9 +33,10 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
     uint64_t rows = steps * batch;
     if (!job_family(spec)->packs || sum->tokens == 0)
         return rows;
-    /* Pieces of documents are packed into rows. */
-    double mean = (double)sum->tokens / (double)sum->samples;
-    return (uint64_t)ceil((double)rows * (double)spec->model.context / mean * TEXT_SPARE);
+    /* Pieces of documents are packed into rows.  Chance may have given the phase shorter ones. */
+    const double mean = (double)sum->tokens / (double)sum->samples;
+    const double pieces = (double)rows * (double)(spec->model.context + 1) / mean;
+    return (uint64_t)ceil(pieces + 2 * sqrt(pieces));
 }
 
 /* A phase bounded by steps gets all its samples at once: can it? */

@@ -17,7 +17,8 @@ struct shards_sum {
 struct shards_sum shards_sum(const struct job *j, uint32_t partition, bool holdout);
 /* The number of shards of generation 0; they come first. */
 size_t shards_cut(const struct job *j);
-/* How many samples `steps` steps take from such shards: images, or pieces of text. */
+/* How many samples `steps` steps take from such shards: images, or pieces of text, of which chance
+ * may demand less. */
 uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t steps,
                          const struct shards_sum *sum);
 /* Whether the dataset as it was cut suffices for the job; one sentence if not. */

@@ -1,9 +1,24 @@
 #include "worker/data/text.h"
 
+#include "common/base/rng.h"
 #include "worker/data/data_samples.h"
 
 #define BATCH_BYTES_MAX (1u << 30)
 #define PLAIN_SHARE 16 /* a 16th of a phase's pieces: what they fill depends on their order */
+#define WINDOW 256     /* pieces that are packed together; the last ones of a pass are up to twice
+                          as many */
+#define WINDOW_MAX (2 * WINDOW - 1)
+#define STREAM_ROWS 0x726f7773ULL
+
+/* A window: the pieces at some consecutive positions, in the order in which they are used. */
+struct window {
+    uint64_t begin;               /* its first position */
+    unsigned n;                   /* its positions */
+    uint64_t rows_before;         /* rows of all windows before it */
+    unsigned rows;                /* its own */
+    uint16_t pieces[WINDOW_MAX];  /* row by row, counted from begin; those that fit no row last */
+    uint16_t row_end[WINDOW_MAX]; /* row r ends before pieces[row_end[r]] */
+};
 
 struct text {
     struct data base;
@@ -16,6 +31,8 @@ struct text {
     uint32_t *lengths;
     float *features;
     struct mem_arrays arrays;
+
+    struct window window;
 };
 
 /* ---- opening ---- */
@@ -122,48 +139,153 @@ static bool is_good(const struct text *t, const struct shard_sample *s, char *re
     return true;
 }
 
-/* Finds the good piece at the head, and leaves it there: 1; 0 at the end. */
-static int next_piece(struct text *t, struct data_place *ret, struct err *err)
+/* ---- windows ---- */
+
+#define NO_ROW UINT16_MAX
+
+/* A piece of a window, and the row that it gets; NO_ROW: it fits none. */
+struct packed {
+    uint32_t tokens;
+    uint16_t at, row;
+};
+
+static int by_tokens(const void *a, const void *b)
 {
-    char reason[128];
-    for (; data_has(&t->base, t->base.head); t->base.head++) {
-        *ret = data_at(&t->base, t->base.head);
-        if (is_good(t, &t->base.shards[ret->shard].samples[ret->index], reason, sizeof(reason))) {
-            t->base.bad_run = 0;
-            return 1;
-        }
-        int rc =
-            data_found_bad(&t->base, ret, "pieces of text of the phase can be used", reason, err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    const struct packed *x = a, *y = b;
+    return x->tokens != y->tokens ? (x->tokens > y->tokens ? -1 : 1) : x->at - y->at;
 }
 
-/* Fills a row: 1, or 0 when there is no piece left. */
+static int by_row(const void *a, const void *b)
+{
+    const struct packed *x = a, *y = b;
+    return x->row != y->row ? x->row - y->row : x->at - y->at;
+}
+
+/* Best fit, decreasing: each piece, the longest first, gets the row with the least room that takes
+ * it.  Returns the number of rows. */
+static unsigned best_fit(struct packed *p, unsigned n, uint32_t size)
+{
+    uint32_t room[WINDOW_MAX];
+    unsigned rows = 0;
+    qsort(p, n, sizeof(*p), by_tokens);
+    for (struct packed *end = p + n; p < end; p++) {
+        unsigned best = rows;
+        for (unsigned r = 0; r < rows; r++)
+            if (room[r] >= p->tokens && (best == rows || room[r] < room[best]))
+                best = r;
+        if (best == rows)
+            room[rows++] = size;
+        room[best] -= p->tokens;
+        p->row = (uint16_t)best;
+    }
+    return rows;
+}
+
+/* Packs the n pieces from `begin` on: p[0..n) in any order.  Returns the number of rows. */
+static unsigned pack(struct text *t, uint64_t begin, unsigned n, struct packed *p)
+{
+    unsigned good = 0, bad = n;
+    for (unsigned i = 0; i < n; i++) {
+        const struct data_place place = data_at(&t->base, begin + i);
+        const struct shard_sample *s = &t->base.shards[place.shard].samples[place.index];
+        p[fits(t, s) ? good++ : --bad] =
+            (struct packed){.tokens = s->tokens, .at = (uint16_t)i, .row = NO_ROW};
+    }
+    return best_fit(p, good, t->opt.seq + 1);
+}
+
+/* Positions of the window that begins at `begin`: it ends with the pass, and with what is shuffled
+ * together (data_order.window). */
+static unsigned window_size(const struct text *t, uint64_t begin)
+{
+    const uint64_t total = t->base.total, run = t->base.opt.window ? t->base.opt.window : total;
+    const uint64_t at = begin % total, end = at - at % run + run;
+    const uint64_t left = (end < total ? end : total) - at;
+    return !t->opt.packed ? 1 : left > WINDOW_MAX ? WINDOW : (unsigned)left;
+}
+
+/* The rows of a window are used in an order of their own, so that long pieces do not come first. */
+static void set_order(struct text *t, struct window *w, struct packed *p)
+{
+    uint32_t order[WINDOW_MAX];
+    if (t->base.opt.shuffle)
+        rng_permutation(t->base.opt.seed, rng_mix(STREAM_ROWS, w->begin), order, w->rows);
+    for (unsigned i = 0; i < w->n && t->base.opt.shuffle; i++)
+        p[i].row = p[i].row == NO_ROW ? NO_ROW : (uint16_t)order[p[i].row];
+    qsort(p, w->n, sizeof(*p), by_row);
+    for (unsigned i = 0; i < w->n; i++) {
+        w->pieces[i] = p[i].at;
+        if (p[i].row != NO_ROW)
+            w->row_end[p[i].row] = (uint16_t)(i + 1);
+    }
+}
+
+/* Goes from a window to the next one.  Where all_rows end the window is as long as its pieces fill
+ * the rows that are left. */
+static void next_window(struct text *t, struct window *w)
+{
+    struct packed p[WINDOW_MAX];
+    w->begin += w->n;
+    w->rows_before += w->rows;
+    w->n = window_size(t, w->begin);
+    w->rows = pack(t, w->begin, w->n, p);
+    if (w->rows_before < t->opt.all_rows && w->rows > t->opt.all_rows - w->rows_before) {
+        unsigned most = w->n; /* these are too many, and one is not */
+        for (w->n = 1; most - w->n > 1;) {
+            const unsigned middle = (w->n + most) / 2;
+            if (pack(t, w->begin, middle, p) > t->opt.all_rows - w->rows_before)
+                most = middle;
+            else
+                w->n = middle;
+        }
+        w->rows = pack(t, w->begin, w->n, p);
+    }
+    set_order(t, w, p);
+}
+
+/* Where the row that has the head ends; after a window's last row: the window's end. */
+static uint64_t row_end(const struct text *t)
+{
+    const struct window *w = &t->window;
+    for (unsigned r = 0; r < w->rows; r++)
+        if (w->begin + w->row_end[r] > t->base.head)
+            return w->begin + w->row_end[r];
+    return w->begin + w->n;
+}
+
+/* Fills a row: 1, or 0 when there is no piece left.  Pieces that turn out bad leave room. */
 static int fill_row(struct text *t, unsigned row, struct batch *b, struct err *err)
 {
-    struct data_place place = {0};
+    struct data *d = &t->base;
+    struct window *w = &t->window;
+    char reason[128];
     uint32_t at = 0;
-    int rc;
-    while ((rc = next_piece(t, &place, err)) > 0) {
-        const struct shard *shard = &t->base.shards[place.shard];
-        const struct shard_sample *s = &shard->samples[place.index];
-        if (at + s->tokens > t->opt.seq + 1)
-            break; /* it begins the next row */
-        place_piece(t, s, row, at, b);
-        at += s->tokens;
-        t->base.head++;
-        if (t->opt.packed)
-            continue;
-        t->ids[row] = data_sample_id(t->base.hashes[place.shard], place.index);
-        t->lengths[row] = s->tokens;
-        if (t->dim)
-            shard_feature(shard, s, t->features + (size_t)row * t->dim);
-        break;
+    int rc = 0;
+    while (rc == 0 && at == 0 && data_has(d, d->head)) {
+        while (d->head >= w->begin + w->n)
+            next_window(t, w);
+        for (const uint64_t end = row_end(t); rc == 0 && d->head < end; d->head++) {
+            const struct data_place place = data_at(d, w->begin + w->pieces[d->head - w->begin]);
+            const struct shard *shard = &d->shards[place.shard];
+            const struct shard_sample *s = &shard->samples[place.index];
+            if (!is_good(t, s, reason, sizeof(reason))) {
+                rc = data_found_bad(d, &place, "pieces of text of the phase can be used", reason,
+                                    err);
+                continue;
+            }
+            d->bad_run = 0;
+            place_piece(t, s, row, at, b);
+            at += s->tokens;
+            if (t->opt.packed)
+                continue;
+            t->ids[row] = data_sample_id(d->hashes[place.shard], place.index);
+            t->lengths[row] = s->tokens;
+            if (t->dim)
+                shard_feature(shard, s, t->features + (size_t)row * t->dim);
+        }
     }
     if (rc < 0 || at == 0)
-        return rc < 0 ? rc : 0;
+        return rc;
     pad_row(t, row, at);
     return 1;
 }
@@ -194,24 +316,13 @@ static int text_next(struct data *base, struct batch *ret, struct err *err)
 
 /* ---- the order ---- */
 
-/* Positions of the first pass that all_rows take, as fill_row() fills them. */
+/* Positions of the first pass that all_rows take. */
 static uint64_t positions_taken(struct text *t)
 {
-    uint64_t rows = 0, at = 0;
-    uint32_t filled = 0;
-    for (; at < t->base.total; at++) {
-        const struct data_place place = data_at(&t->base, at);
-        const struct shard_sample *s = &t->base.shards[place.shard].samples[place.index];
-        if (!fits(t, s))
-            continue;
-        if (filled + s->tokens > t->opt.seq + 1) {
-            if (++rows == t->opt.all_rows)
-                break;
-            filled = 0;
-        }
-        filled += s->tokens;
-    }
-    return at;
+    struct window w = {0};
+    while (w.rows_before + w.rows < t->opt.all_rows && w.begin + w.n < t->base.total)
+        next_window(t, &w);
+    return w.begin + w.n;
 }
 
 /* Shuffles fewer and fewer of the leading pieces, until all of those are taken: of the rest, which

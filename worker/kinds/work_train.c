@@ -66,7 +66,8 @@ struct phase {
     uint64_t window;   /* phase_window(); 0: bounded by steps */
     uint64_t begun_ns; /* time of the beginning, as if it had never been interrupted */
     uint64_t saved_ns, save_cost_ns;
-    double flops; /* the model's, in the steps since counted_ns */
+    uint64_t units, places; /* texts: tokens that were predicted in this run, of so many places */
+    double flops;           /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
     uint64_t least_ns; /* shortest time of a step */
     bool traced;       /* a step of it was traced */
@@ -464,6 +465,8 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
         say_training(p);
     slow_down(p, took);
     times_take(&p->w->times, TIMES_STEPS);
+    p->units += batch_units(&b);
+    p->places += (uint64_t)b.count * b.seq;
     note_step(p, &s, b.samples);
     note_rate(p, &b);
     uint64_t all = data_total(p->feed); /* some samples may have been used twice */
@@ -562,6 +565,9 @@ static int finish(struct phase *p, struct err *err)
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
     res->waited_ms += waited_ms;
     feed_take_bad(p->feed, p->w);
+    if (p->places > 0)
+        log_info("phase", "the rows of text were filled to %.1f %%",
+                 100.0 * (double)p->units / (double)p->places);
     if (p->at.steps - p->first > 2)
         replica_stepped(p->e->replicas, p->r, (double)p->least_ns / 1e9);
     send_trace(p);

@@ -37,8 +37,8 @@ static void test_steps(void **state)
     struct job *image = add(*state, diloco), *text = add(*state, dipaco);
     const struct shards_sum sum = {.shards = 1, .samples = 10, .tokens = 160};
     assert_int_equal(shards_of_steps(&image->spec, 4, 5, &sum), 20);
-    /* 20 rows of 64 tokens, from texts of 16: 80 of them, and 2 % */
-    assert_int_equal(shards_of_steps(&text->spec, 4, 5, &sum), 82);
+    /* 20 rows of 65 places, from texts of 16 tokens: 81.25 of them, and twice their square root */
+    assert_int_equal(shards_of_steps(&text->spec, 4, 5, &sum), 100);
 }
 
 static void test_enough(void **state)

@@ -4,10 +4,12 @@
 
 #include "tests/unit/common/base/util.h"
 
+#include "common/base/rng.h"
 #include "common/data/shard.h"
 #include "tests/unit/worker/shards.h"
 
 #define SEQ 16
+#define LONG 512 /* inputs of the rows that are filled well */
 
 /* A shard of pieces; piece i has lengths[i] tokens: base + 1000 * i + 0, 1, 2 ... */
 static struct test_shard text_shard(const char *dir, int number, const unsigned *lengths, size_t n,
@@ -20,10 +22,10 @@ static struct test_shard text_shard(const char *dir, int number, const unsigned 
     char name[64];
     snprintf(name, sizeof(name), "text-%d", number);
     s.path = in(dir, name);
-    buf_init(&room, 4096);
+    buf_init(&room, 8192);
     w = shard_writer_new(s.path);
     for (size_t i = 0; i < n; i++) {
-        uint32_t ids[64];
+        uint32_t ids[LONG + 1];
         float feature[2] = {(float)number, (float)i};
         for (unsigned k = 0; k < lengths[i]; k++)
             ids[k] = (uint32_t)(number * 100000 + (int)i * 1000) + k;
@@ -53,7 +55,7 @@ static struct data_range range(const struct test_shard *s, uint32_t start, uint3
 
 static const struct text_options in_order = {.seq = SEQ, .rows = 4, .packed = true};
 
-/* One row as the picture in text.h has it. */
+/* Rows as in the picture in text.h, one of them with a third piece. */
 static void packs_without_leaking(void **state)
 {
     (void)state;
@@ -75,18 +77,18 @@ static void packs_without_leaking(void **state)
     assert_null(b.ids);
 #define A(i, k) (100000 + 1000 * (i) + (k))
     static const int32_t tokens[] = {
-        A(0, 0), A(0, 1), A(0, 2), A(0, 3), A(1, 0), A(1, 1), A(1, 2), 0,       0, /**/
-        A(2, 0), A(2, 1), A(2, 2), A(2, 3), A(2, 4), A(2, 5), A(2, 6), A(2, 7), 0, /**/
-        A(3, 0), A(3, 1), A(3, 2), A(5, 0), A(5, 1), 0,       0,       0,       0,
+        A(2, 0), A(2, 1), A(2, 2), A(2, 3), A(2, 4), A(2, 5), A(2, 6), A(2, 7), 0,       /**/
+        A(0, 0), A(0, 1), A(0, 2), A(0, 3), A(1, 0), A(1, 1), A(1, 2), A(5, 0), A(5, 1), /**/
+        A(3, 0), A(3, 1), A(3, 2), 0,       0,       0,       0,       0,       0,
     };
-    static const int32_t start[] = {0, 0, 0, 0, 4, 4, 4, 7, 0, 0, 0, 0,
-                                    0, 0, 0, 0, 0, 0, 0, 3, 3, 5, 6, 7};
-    static const int32_t pos[] = {0, 1, 2, 3, 0, 1, 2, 0, 0, 1, 2, 3,
-                                  4, 5, 6, 7, 0, 1, 2, 0, 1, 0, 0, 0};
+    static const int32_t start[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                    4, 4, 4, 7, 0, 0, 0, 3, 4, 5, 6, 7};
+    static const int32_t pos[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3,
+                                  0, 1, 2, 0, 0, 1, 2, 0, 0, 0, 0, 0};
     static const int32_t target[] = {
-        A(0, 1), A(0, 2), A(0, 3), -1,      A(1, 1), A(1, 2), -1,      -1, /**/
-        A(2, 1), A(2, 2), A(2, 3), A(2, 4), A(2, 5), A(2, 6), A(2, 7), -1, /**/
-        A(3, 1), A(3, 2), -1,      A(5, 1), -1,      -1,      -1,      -1,
+        A(2, 1), A(2, 2), A(2, 3), A(2, 4), A(2, 5), A(2, 6), A(2, 7), -1,      /**/
+        A(0, 1), A(0, 2), A(0, 3), -1,      A(1, 1), A(1, 2), -1,      A(5, 1), /**/
+        A(3, 1), A(3, 2), -1,      -1,      -1,      -1,      -1,      -1,
     };
     assert_memory_equal(b.tokens, tokens, sizeof(tokens));
     assert_memory_equal(b.start, start, sizeof(start));
@@ -119,9 +121,9 @@ static void last_column_is_a_target(void **state)
     OK(data_next(t, &b, err));
     assert_int_equal(b.count, 2);
     assert_int_equal(batch_units(&b), SEQ - 3 + 2 + SEQ);
-    assert_int_equal(b.target[SEQ - 1], A(1, 2));
-    assert_int_equal(b.tokens[SEQ], A(1, 2));
-    assert_int_equal(b.target[2 * SEQ - 1], A(2, SEQ));
+    assert_int_equal(b.target[SEQ - 1], A(2, SEQ));
+    assert_int_equal(b.target[2 * SEQ - 1], A(1, 2));
+    assert_int_equal(b.tokens[2 * SEQ + 1], A(1, 2));
     data_free(t);
     mem_free(s.path);
     scratch_free(dir);
@@ -280,6 +282,90 @@ static void what_fills_the_rows_are_the_first_pieces(void **state)
     scratch_free(dir);
 }
 
+/* Pieces as stories have them, of 220 tokens, more or less. */
+enum { STORIES = 2000, STORY_ROWS = 8 };
+
+struct stories {
+    unsigned seen[STORIES];
+    uint64_t rows, units;
+    uint32_t digest;
+};
+
+/* Reads batches up to the end, or so many; *ret_at is the position then. */
+static void read_stories(const struct text_options *opt, const struct data_range *r, uint64_t from,
+                         unsigned batches, struct stories *s, uint64_t *ret_at)
+{
+    struct data *t;
+    struct batch b;
+    OK(text_open(opt, r, 1, &t, err));
+    OK(data_seek(t, from, err));
+    for (b.count = 1; batches > 0 && b.count > 0; batches--) {
+        OK(data_next(t, &b, err));
+        s->rows += b.count;
+        s->units += batch_units(&b);
+        for (unsigned row = 0; row < b.count; row++)
+            for (unsigned i = 0; i < LONG; i++) {
+                const int32_t id = b.tokens[row * (LONG + 1) + i];
+                s->digest = s->digest * 31 + (uint32_t)id;
+                if (id > 0 && b.pos[row * LONG + i] == 0)
+                    s->seen[(id - 100000) / 1000]++;
+            }
+    }
+    *ret_at = data_position(t);
+    data_free(t);
+}
+
+static void rows_are_filled_well(void **state)
+{
+    (void)state;
+    static struct stories all, half, rest, some;
+    unsigned lengths[STORIES];
+    char *dir = scratch_new();
+    for (unsigned i = 0; i < STORIES; i++)
+        lengths[i] = (unsigned)fmin(LONG + 1, fmax(2, 220 + 80 * rng_at_normal(1, 2, i)));
+    struct test_shard s = text_shard(dir, 1, lengths, STORIES, 0);
+    struct data_range r = range(&s, 0, STORIES);
+    struct text_options opt = {.seq = LONG, .rows = STORY_ROWS, .packed = true};
+    uint64_t at, middle, end;
+    opt.order.shuffle = true;
+    opt.order.seed = 3;
+    read_stories(&opt, &r, 0, UINT_MAX, &all, &at);
+    assert_int_equal(at, STORIES);
+    for (unsigned i = 0; i < STORIES; i++)
+        assert_int_equal(all.seen[i], 1);
+    assert_true((double)all.units >= 0.95 * (double)all.rows * LONG);
+
+    /* Going on from the middle of a window. */
+    read_stories(&opt, &r, 0, 20, &half, &middle);
+    assert_true(middle > 0 && middle < STORIES && middle % 256 != 0);
+    rest.digest = half.digest;
+    read_stories(&opt, &r, middle, UINT_MAX, &rest, &end);
+    assert_int_equal(rest.digest, all.digest);
+    assert_int_equal(half.rows + rest.rows, all.rows);
+
+    /* Rows that end before the pieces do: the first pieces, also in the last of several windows. */
+    opt.order.repeat = true;
+    opt.all_rows = (uint64_t)STORY_ROWS * 50;
+    read_stories(&opt, &r, 0, 50, &some, &at);
+    assert_in_range(at, 800, STORIES - 1);
+    for (unsigned i = 0; i < STORIES; i++)
+        assert_int_equal(some.seen[i], i < at);
+    assert_true((double)some.units >= 0.95 * (double)some.rows * LONG);
+
+    /* What is shuffled together is used up before the next begins. */
+    memset(&some, 0, sizeof some);
+    opt.order.repeat = false;
+    opt.order.window = 64;
+    opt.all_rows = 0;
+    read_stories(&opt, &r, 0, 40, &some, &at);
+    assert_in_range(at, 640, 1000);
+    for (unsigned i = 0; i < STORIES; i++)
+        if (i < at - at % 64 || i >= at - at % 64 + 64)
+            assert_int_equal(some.seen[i], i < at);
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
 static void says_what_is_wrong(void **state)
 {
     (void)state;
@@ -320,6 +406,7 @@ int main(void)
         cmocka_unit_test(one_piece_a_row),
         cmocka_unit_test(every_pass_has_every_piece),
         cmocka_unit_test(what_fills_the_rows_are_the_first_pieces),
+        cmocka_unit_test(rows_are_filled_well),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
