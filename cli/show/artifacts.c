@@ -251,9 +251,9 @@ static int write_captioned(const json_t *job, const struct job_spec *spec, const
         .caption_tokens = (uint32_t)cli_int(input, "caption_tokens", 0),
     };
     json_t *about =
-        json_pack("{s:s,s:s,s:s,s:i,s:b,s:I}", "job", spec->name, "objective", OBJECTIVE,
-                  "timestep", "1000 * t", "caption_tokens", (int)facts.caption_tokens, "ema",
-                  (int)ema, "round", cli_int(job, "round", 0));
+        json_pack("{s:s,s:s,s:s,s:f,s:i,s:b,s:I}", "job", spec->name, "objective", OBJECTIVE,
+                  "timestep", "1000 * t", "shift", spec->train.shift, "caption_tokens",
+                  (int)facts.caption_tokens, "ema", (int)ema, "round", cli_int(job, "round", 0));
     json_t *config = model_folder_pixart(spec, &facts, about);
     int rc = write_json(dir, "config.json", config, err);
     json_decref(config);
@@ -287,13 +287,14 @@ static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *
         return write_captioned(job, spec, dir, ema, err);
     json_t *classes = class_names(job);
     json_t *config = json_pack(
-        "{s:s,s:s,s:i,s:i,s:i,s:b,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type",
+        "{s:s,s:s,s:i,s:i,s:i,s:b,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:f,s:b,s:I}", "model_type",
         "DiT", "job", spec->name, "image_size", drawn_side(input, spec), "patch_size",
         spec->model.patch, "in_channels", channels ? channels : JOB_CHANNELS, "self_condition",
         spec->model.self_condition > 0, "hidden_size", spec->model.dim, "depth", spec->model.depth,
         "num_heads", spec->model.heads, "mlp_ratio", spec->model.mlp_ratio, "num_classes",
         (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective", OBJECTIVE,
-        "timestep", "1000 * t", "ema", (int)ema, "round", cli_int(job, "round", 0));
+        "timestep", "1000 * t", "shift", spec->train.shift, "ema", (int)ema, "round",
+        cli_int(job, "round", 0));
     if (job_has_upscaler(spec))
         json_object_set_new(config, "upscaler", upscaler_config(spec));
     int rc = write_json(dir, "config.json", config, err);

@@ -481,6 +481,7 @@ static const char *const dit_keys[] = {
     "model.label_dropout",
     "model.self_condition",
     "train.t",
+    "train.shift",
     "sample.steps",
     "sample.sampler",
     "sample.guidance",

@@ -187,6 +187,7 @@ struct job_train {
     double ema;    /* inner EMA decay per step; 0 off */
     int precision; /* enum job_precision */
     int t;         /* enum job_t */
+    double shift;  /* of the times (worker/net/flow_matching.h) */
     bool recompute, fill;
     int parallel; /* enum job_parallel */
     int pipeline; /* enum job_pipeline */

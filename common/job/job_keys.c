@@ -267,6 +267,11 @@ static const struct conf_key train_keys[] = {
          .doc = "precision of the computation; auto: bf16 where the device has it"),
     CONF(struct job_train, t, ENUM, .names = t_names, .def = "logit_normal",
          .doc = "distribution that training times are drawn from"),
+    CONF(struct job_train, shift, DOUBLE, .def = "1", .min = 0.01, .max = 100,
+         .doc = "training times t, and those of the sampler's steps, become s t / (1 + (s - 1) t). "
+                "Above 1 more of them are near noise, where large images get their composition. "
+                "An upscaler's, too; held-out losses are of these times, and those of another "
+                "shift cannot be compared"),
     CONF(struct job_train, fill, BOOL, .def = "true",
          .doc = "pipelines: run frozen encoders while devices would otherwise wait"),
     CONF(struct job_train, recompute, BOOL, .def = "false",

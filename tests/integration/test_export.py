@@ -85,7 +85,7 @@ def test_pytorch_draws_the_same_pictures_with_two_chains(swarm, tmp_path):
     with open(path, "a", encoding="utf-8") as f:
         f.write(f"upscaler: {{low_side: {LOW}, patch: 2, dim: 24, depth: 3, noise: 0.2}}\n")
     with open(path, encoding="utf-8") as f:
-        text = f.read().replace("model: {", "model: {self_condition: 0.5, ", 1)
+        text = f.read().replace("model: {", "model: {self_condition: 0.5, ", 1).replace("train: {", "train: {shift: 3, ", 1)
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     job = swarm.submit(path)

@@ -75,10 +75,10 @@ class Block(nn.Module):
 
 class DiT(nn.Module):
     def __init__(self, image_size, patch_size, hidden_size, depth, num_heads, num_classes,
-                 mlp_ratio=4.0, in_channels=3, self_condition=False, **_):
+                 mlp_ratio=4.0, in_channels=3, self_condition=False, shift=1.0, **_):
         super().__init__()
         self.image, self.patch, self.channels, self.self_condition = image_size, patch_size, in_channels, self_condition
-        self.null_label, dim = num_classes, hidden_size
+        self.null_label, self.shift, dim = num_classes, shift, hidden_size
         self.x_embedder = Embedder(proj=nn.Conv2d(in_channels * (2 if self_condition else 1), dim, patch_size, patch_size))
         self.t_embedder = Embedder(mlp=nn.Sequential(nn.Linear(256, dim), nn.SiLU(), nn.Linear(dim, dim)))
         self.y_embedder = Embedder(embedding_table=nn.Embedding(num_classes + 1, dim))
@@ -116,7 +116,7 @@ def load(folder):
 def load_upscaler(folder):
     """The second chain of a cascade, which reads its low-resolution image like an estimate."""
     config = json.load(open(f"{folder}/config.json"))
-    model = DiT(num_classes=config["num_classes"], **config["upscaler"])
+    model = DiT(num_classes=config["num_classes"], shift=config.get("shift", 1.0), **config["upscaler"])
     tensors, _ = read_safetensors(f"{folder}/model.safetensors")
     model.load_state_dict({k[len(UPSCALER):]: v for k, v in tensors.items() if k.startswith(UPSCALER)})
     model.noise = config["upscaler"]["noise"]
@@ -131,14 +131,16 @@ def enlarge(low, side):
 @torch.no_grad()
 def sample(model, labels, steps=30, guidance=1.5, noise=None, told=None):
     """Euler steps from noise at t = 1 to images at t = 0, with classifier-free guidance.  With self_condition each of the
-    two velocities reads the image that it estimated a step before; an upscaler reads the same image in each step."""
+    two velocities reads the image that it estimated a step before; an upscaler reads the same image in each step.
+    The job's train.shift makes the steps near noise shorter."""
+    times = [model.shift * t / (1 + (model.shift - 1) * t) for t in (1 - i / steps for i in range(steps + 1))]
     x = noise if noise is not None else torch.randn(len(labels), model.channels, model.image, model.image)
     null = torch.full_like(labels, model.null_label)
     estimate = estimate0 = told
-    for i in range(steps):
-        t = torch.full((len(labels),), 1 - i / steps)
+    for now, then in zip(times, times[1:]):
+        t = torch.full((len(labels),), now)
         v, v0 = model(x, t, labels, estimate), model(x, t, null, estimate0)
         if told is None:
-            estimate, estimate0 = x - (1 - i / steps) * v, x - (1 - i / steps) * v0
-        x = x - (v0 + guidance * (v - v0)) / steps
+            estimate, estimate0 = x - now * v, x - now * v0
+        x = x - (v0 + guidance * (v - v0)) * (now - then)
     return x

@@ -5,8 +5,9 @@
 
 #define BATCH_BYTES_MAX (1u << 30)
 #define PLAIN_SHARE 16 /* a 16th of a phase's pieces: what they fill depends on their order */
-#define WINDOW 256     /* pieces that are packed together; the last ones of a pass are up to twice
-                          as many */
+#define WINDOW                                                                                     \
+    256 /* pieces that are packed together; the last ones of a pass are up to twice                \
+           as many */
 #define WINDOW_MAX (2 * WINDOW - 1)
 #define STREAM_ROWS 0x726f7773ULL
 

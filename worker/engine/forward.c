@@ -61,7 +61,8 @@ int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network n
     struct net_options opt = {.mode = NET_FORWARD,
                               .precision = train.precision,
                               .batch = batch,
-                              .uniform_t = train.uniform_t};
+                              .uniform_t = train.uniform_t,
+                              .shift = train.shift};
     if (rc == 0)
         rc = make(e, f.model, encoders, w->task->sample != NULL, &opt, &f.net, err);
     if (rc == 0)

@@ -478,6 +478,7 @@ static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct
     const struct net_options opt = {.mode = NET_FORWARD,
                                     .batch = batch,
                                     .uniform_t = w->spec.train.t == JOB_T_UNIFORM,
+                                    .shift = (float)w->spec.train.shift,
                                     .encoders = enc ? &enc->tables[0] : NULL};
     struct weights like_experts = *dit_weights(m->router); /* their input, on the same stream */
     like_experts.m = m->experts.model;

@@ -78,6 +78,7 @@ static int draw(struct work *w, const struct drawing *d, const struct sample_sou
     const Skerry__V1__SampleTask *t = w->task->sample;
     const struct sample_options opt = {.steps = (int)t->steps,
                                        .heun = t->heun,
+                                       .shift = (float)w->spec.train.shift,
                                        .guidance = t->guidance,
                                        .seed = t->seed,
                                        .decode = encoders_moments(d->enc) ? decode : NULL,

@@ -139,11 +139,17 @@ uint64_t flow_matching_bytes(const struct model *m, const struct net_options *op
     return arena_measure(&f.arena) + inputs_measure(&f.inputs) + inputs_measure(&f.cached);
 }
 
-static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
+float flow_shift(float t, float shift)
+{
+    return shift == 0 || shift == 1 ? t : shift * t / (1 - t + shift * t);
+}
+
+static float draw_time(uint64_t seed, uint64_t key, const struct net_options *opt)
 {
     const uint64_t stream = rng_mix(key, STREAM_T);
-    return uniform_t ? rng_at_uniform(seed, stream, 0)
-                     : 1.0f / (1.0f + expf(-rng_at_normal(seed, stream, 0)));
+    const float t = opt->uniform_t ? rng_at_uniform(seed, stream, 0)
+                                   : 1.0f / (1.0f + expf(-rng_at_normal(seed, stream, 0)));
+    return flow_shift(t, opt->shift);
 }
 
 /* Is the label or caption of sample i dropped? */
@@ -251,7 +257,7 @@ int flow_matching_load(struct flow_matching *f, const struct batch *b, struct er
         rc = draw_label(f, b, i, &f->labels[i], err);
         if (rc < 0)
             return rc;
-        f->t[i] = b->t > 0 ? b->t : draw_time(b->seed, b->keys[i], f->opt.uniform_t);
+        f->t[i] = b->t > 0 ? b->t : draw_time(b->seed, b->keys[i], &f->opt);
         f->noise[i] = rng_mix(b->keys[i], STREAM_NOISE);
         if (f->latent && f->reads)
             f->posterior[i] = rng_mix(b->keys[i], STREAM_POSTERIOR);

@@ -4,6 +4,8 @@
  *    x_t = (1-t) x0 + t eps,   target = eps - x0,   t = sigmoid(normal) (Esser et al. 2024)
  *                                                       or uniform, or the batch's t
  *
+ * Times that are drawn, and a sampler's, may be shifted towards noise (flow_shift).
+ *
  *     flow_matching_load(f, &batch, err);        draws times and labels, sends all to the device
  *     flow_matching_mix(f, from, count, err);    noise, d_xt and d_target of some of them
  *     dit_forward(dit, NULL, 0, &io, err);   // io: d_xt, and d_t and d_labels from `from` on
@@ -23,6 +25,10 @@
 #include "common/base/base.h"
 #include "worker/net/arena.h"
 #include "worker/net/net.h"
+
+/* t in [0,1] where a time t would be without a shift s above 0: s t / (1 + (s - 1) t) (Esser et al.
+ * 2024).  shift 0 or 1: t. */
+float flow_shift(float t, float shift);
 
 struct flow_matching {
     struct device *dev;

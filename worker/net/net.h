@@ -141,6 +141,7 @@ struct net_options {
     int slots_upscaler;                  /* the same for an upscaler's chain; 0: as slots */
     bool split;                          /* NET_TRAIN: net_weights follows each net_backward */
     bool uniform_t;                      /* images: else logit-normal */
+    float shift;                         /* images: of the times (flow_matching.h); 0: none */
     double label_dropout;                /* images: share of labels replaced by the null label */
     bool distill;                        /* images: learn from teachers (worker/net/distill.h) */
     const struct net_encoders *encoders; /* for latents and captions; else NULL */

@@ -3,6 +3,7 @@
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
 #include "worker/net/dit_rows.h"
+#include "worker/net/flow_matching.h"
 
 enum {
     STREAM_SAMPLE = 0x736d706c,
@@ -154,9 +155,16 @@ static int progress(struct sampler *s, unsigned evaluations, struct err *err)
     return 0;
 }
 
-/* A step from t to t - dt. */
-static int ode_step(struct sampler *s, float t, float dt, int B, struct err *err)
+/* The time after so many steps. */
+static float time_after(const struct sample_options *opt, int steps)
 {
+    return flow_shift((float)(opt->steps - steps) / (float)opt->steps, opt->shift);
+}
+
+/* A step from t to `to`. */
+static int ode_step(struct sampler *s, float t, float to, int B, struct err *err)
+{
+    const float dt = t - to;
     const struct kernel_ops *k = s->ops;
     const int64_t values = B * s->n;
     int rc = velocity(s, s->v, s->x, t, B, err);
@@ -167,7 +175,7 @@ static int ode_step(struct sampler *s, float t, float dt, int B, struct err *err
     } else {
         rc = k->axpby(s->dev, s->mid, 1.0f, s->x, -dt, s->v, values, s->stream);
         if (rc == 0) {
-            rc = velocity(s, s->v2, s->mid, t - dt, B, err);
+            rc = velocity(s, s->v2, s->mid, to, B, err);
             if (rc < 0)
                 return rc;
             rc = k->axpby(s->dev, s->v, 0.5f, s->v, 0.5f, s->v2, values, s->stream);
@@ -235,10 +243,9 @@ static int run(const struct sample_source *src, const struct sample_options *opt
     }
     for (int first = 0; rc == 0 && first < count; first += s.most) {
         int B = count - first < s.most ? count - first : s.most;
-        const float dt = 1.0f / (float)opt->steps;
         rc = begin(&s, labels, first, B, err);
         for (int i = 0; i < opt->steps && rc == 0; i++)
-            rc = ode_step(&s, (float)(opt->steps - i) * dt, dt, B, err);
+            rc = ode_step(&s, time_after(opt, i), time_after(opt, i + 1), B, err);
         if (rc == 0)
             rc = finish(&s, B, u8 ? u8 + (size_t)first * s.bytes : NULL,
                         f32 ? f32 + first * s.n : NULL, err);

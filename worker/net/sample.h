@@ -3,7 +3,8 @@
  *
  *    v = v(null) + guidance (v(label) - v(null));   dx/dt = v
  *
- * Euler takes one evaluation per step; Heun takes two and is of second order.  The noise of
+ * The steps are equal, or with a shift more of them are near noise (flow_shift).  Euler takes one
+ * evaluation per step; Heun takes two and is of second order.  The noise of
  * sample i is a function of (seed, i): the same for every batch size and device.
  *
  * A model that reads an estimate of the image gets, for each row, that of the evaluation before,
@@ -48,6 +49,7 @@ struct sample_source {
 struct sample_options {
     int steps;      /* 1..1000 */
     bool heun;      /* else Euler */
+    float shift;    /* of the times (flow_matching.h); 0: none */
     float guidance; /* 1: off, half the work */
     uint64_t seed;
     /* Turns latents into pixels: images (count,pixels,pixels,3) u8, host = those of latents

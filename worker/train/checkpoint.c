@@ -43,6 +43,8 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
                      o->decay_fraction, o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps,
                      o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16),
                      (int)o->uniform_t, o->label_dropout, o->moments_warmup, o->seed, o->replica);
+    if (o->shift != 0 && o->shift != 1)
+        n += snprintf(text + n, sizeof text - (size_t)n, "|shift %a", (double)o->shift);
     if (model_has_upscaler(s)) {
         const struct model_upscaler *u = &s->upscaler;
         n += snprintf(text + n, sizeof text - (size_t)n, "|%d %d %d %d %d %d %a", u->image,

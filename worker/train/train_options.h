@@ -24,6 +24,7 @@ struct train_options {
     double ema;  /* decay of the inner EMA; 0 off */
     enum net_precision precision;
     bool uniform_t; /* else logit-normal */
+    float shift;    /* of the times; 0: none */
     double label_dropout;
     double self_condition; /* share of the steps with an estimate; the model must read one */
     bool recompute;

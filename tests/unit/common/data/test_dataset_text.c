@@ -36,8 +36,7 @@ static void take_piece(struct got *g, const struct shard_sample *s, bool holdout
      * would be too short. */
     const bool tail = piece > 0 && s->tokens == DATASET_PIECE_MIN;
     for (uint32_t i = 0; i < s->tokens; i++) {
-        char *at = tail ? &g->tail[doc][i]
-                        : &g->text[doc][holdout][piece * (CONTEXT - 1) + (int)i];
+        char *at = tail ? &g->tail[doc][i] : &g->text[doc][holdout][piece * (CONTEXT - 1) + (int)i];
         char c = ids[i] == 256 ? '|' : (char)ids[i];
         assert_true(*at == '\0' || *at == c);
         *at = c;

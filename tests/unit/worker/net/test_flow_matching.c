@@ -128,6 +128,38 @@ static void test_times(void **state)
         assert_true(f.flow.t[i] == 0.375f);
 }
 
+/* Half of the logit-normal times are above 1/2, a sixth above sigmoid(1); with a shift of s these
+ * places move to s t / (1 + (s - 1) t), and the order of samples stays. */
+static void test_shift(void **state)
+{
+    (void)state;
+    enum { DRAWS = 400 };
+    float before[B];
+    for (int s = 1; s <= 3; s += 2) {
+        const double half = s * 0.5 / (1 + (s - 1) * 0.5), high = 0.7310586,
+                     sixth = s * high / (1 + (s - 1) * high);
+        int above_half = 0, above_sixth = 0;
+        for (uint64_t i = 0; i < DRAWS; i++) {
+            f.batch.seed = i;
+            load((struct net_options){0});
+            memcpy(before, f.flow.t, sizeof before);
+            load((struct net_options){.shift = (float)s});
+            for (int k = 0; k < B; k++) {
+                const double t = (double)before[k];
+                assert_true(fabs((double)f.flow.t[k] - s * t / (1 + (s - 1) * t)) < 1e-6);
+                above_half += (double)f.flow.t[k] > half;
+                above_sixth += (double)f.flow.t[k] > sixth;
+            }
+        }
+        assert_in_range(above_half, DRAWS * B * 46 / 100, DRAWS * B * 54 / 100);
+        assert_in_range(above_sixth, DRAWS * B * 13 / 100, DRAWS * B * 19 / 100);
+    }
+    f.batch.t = 0.375f; /* the batch's own time stays */
+    load((struct net_options){.shift = 3});
+    assert_true(f.flow.t[0] == 0.375f);
+    assert_true(flow_shift(0, 3) == 0 && flow_shift(1, 3) == 1 && flow_shift(1, 0.1f) == 1);
+}
+
 static void test_labels(void **state)
 {
     (void)state;
@@ -337,6 +369,7 @@ int main(void)
         TEST(test_definition),
         TEST(test_seed_and_key_alone),
         TEST(test_times),
+        TEST(test_shift),
         TEST(test_labels),
         TEST(test_labels_of_a_router),
         TEST_CAPTIONS(test_posterior),

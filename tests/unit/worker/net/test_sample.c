@@ -108,6 +108,7 @@ static void test_order(void **state)
 struct teller {
     float x[2 * N * VALUES], v[2 * N * VALUES]; /* of the call before */
     float t;
+    float times[64];
     int calls, begun;
 };
 
@@ -123,8 +124,18 @@ static int tell(void *arg, const struct sample_call *c, struct err *err)
     memcpy(a->x, c->x, (size_t)n * sizeof *a->x);
     memcpy(a->v, c->v, (size_t)n * sizeof *a->v);
     a->t = c->t[0];
-    a->calls++;
+    a->times[a->calls++] = a->t;
     a->begun += c->begin;
+    return 0;
+}
+
+static int tell_level(void *arg, const struct sample_call *c, struct err *err)
+{
+    struct teller *a = arg;
+    (void)err;
+    a->times[a->calls++] = c->t[0];
+    for (int64_t i = 0; i < (int64_t)c->copies * c->B * VALUES; i++)
+        c->v[i] = 0.5f;
     return 0;
 }
 
@@ -151,6 +162,40 @@ static void test_estimates(void **state)
         const int runs = i & 2 ? 2 : 1;
         assert_int_equal(teller.calls, runs * 3 * (i & 1 ? 2 : 1));
         assert_int_equal(teller.begun, runs);
+    }
+}
+
+/* With a shift the steps are those of times that are shifted like the training's, from 1 to 0: of a
+ * field of constant velocities the whole is what one step gives. */
+static void test_grid(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    static float one[N * VALUES], out[N * VALUES];
+    static const float grid[2][4] = {{1, 0.75f, 0.5f, 0.25f}, {1, 0.9f, 0.75f, 0.5f}};
+    static struct teller teller;
+    const struct sample_source src = {.dev = f->dev,
+                                      .channels = 3,
+                                      .image = 6,
+                                      .classes = 3,
+                                      .rows = N,
+                                      .arg = &teller,
+                                      .velocity = tell_level};
+    struct sample_options opt = {.steps = 1, .guidance = 1, .seed = 3};
+    OK(sample_run_f32(&src, &opt, labels, N, one, &err));
+    opt.steps = 4;
+    for (int i = 0; i < 4; i++) {
+        teller = (struct teller){0};
+        opt.shift = i & 1 ? 3 : 1;
+        opt.heun = i & 2;
+        OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+        assert_int_equal(teller.calls, opt.heun ? 8 : 4);
+        for (int k = 0; k < teller.calls; k++) {
+            const int step = opt.heun ? (k + 1) / 2 : k; /* Heun asks at both ends of a step */
+            const float t = step < 4 ? grid[i & 1][step] : 0;
+            assert_true(fabsf(teller.times[k] - t) < 1e-6f);
+        }
+        assert_true(error(out, one) < 1e-4);
     }
 }
 
@@ -332,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_grid),
         cmocka_unit_test(test_batches_with_estimates),
         cmocka_unit_test(test_guidance),
         cmocka_unit_test(test_captions),

@@ -77,15 +77,16 @@ static void every_key(void **state)
         HEAD
         "train: {batch: 8, accumulate: 4, lr: 1e-3, warmup: 3, schedule: cosine,\n"
         "  decay_fraction: 0.5, final_lr: 0.25, weight_decay: 0.125, beta1: 0.75, beta2: 0.5,\n"
-        "  eps: 1e-3, clip: 2, ema: 0.875, precision: bf16, t: uniform, recompute: true,\n"
-        "  fill: false, parallel: pipeline, pipeline: 1f1b, shard: none, stages: 2}\n",
+        "  eps: 1e-3, clip: 2, ema: 0.875, precision: bf16, t: uniform, shift: 3,\n"
+        "  recompute: true, fill: false, parallel: pipeline, pipeline: 1f1b, shard: none,\n"
+        "  stages: 2}\n",
         false, 0);
     assert_true(o.batch == 8 && o.accumulate == 4 && !o.accumulate_auto);
     assert_true(o.lr == 1e-3 && o.warmup == 3 && o.schedule == JOB_SCHEDULE_COSINE);
     assert_true(o.decay_fraction == 0.5 && o.final_lr == 0.25 && o.weight_decay == 0.125);
     assert_true(o.beta1 == 0.75 && o.beta2 == 0.5 && o.eps == 1e-3);
     assert_true(o.clip == 2 && o.ema == 0.875 && o.precision == NET_BF16);
-    assert_true(o.uniform_t && o.recompute && !o.fill);
+    assert_true(o.uniform_t && o.shift == 3 && o.recompute && !o.fill);
     assert_true(o.label_dropout == 0.3 && o.self_condition == 0.25);
     assert_true(o.parallel == JOB_PARALLEL_PIPELINE && o.pipeline == JOB_PIPELINE_1F1B);
     assert_true(o.shard == JOB_SHARD_NONE && o.stages == 2 && o.moments_warmup == 7);
@@ -102,7 +103,7 @@ static void batches(void **state)
     struct train_options o = read_job(automatic, false, 0);
     assert_true(o.batch == 8 && o.accumulate == 1 && o.accumulate_auto);
     assert_true(o.lr == 0.5 / 64); /* by the width */
-    assert_true(o.precision == NET_AUTO && !o.uniform_t && o.fill && !o.recompute);
+    assert_true(o.precision == NET_AUTO && !o.uniform_t && o.shift == 1 && o.fill && !o.recompute);
     o = read_job(cut, false, 0);
     assert_true(o.accumulate == 8 && o.precision == NET_F32);
     o = read_job(cut, false, 5); /* no more micro-batches than samples */
@@ -169,13 +170,14 @@ static void a_network(void **state)
                               .precision = NET_BF16,
                               .split = true,
                               .uniform_t = true,
+                              .shift = 3,
                               .label_dropout = 0.5,
                               .distill = true,
                               .encoders = (const struct net_encoders *)&none};
     struct net_options n = train_net_options(&o);
     assert_int_equal(n.mode, NET_TRAIN);
     assert_true(n.batch == 3 && n.load == 10 && n.slots == 3 && n.slots_upscaler == 4);
-    assert_true(n.precision == NET_BF16 && n.split && n.uniform_t && n.distill);
+    assert_true(n.precision == NET_BF16 && n.split && n.uniform_t && n.shift == 3 && n.distill);
     assert_true(n.label_dropout == 0.5 && n.encoders == o.encoders);
     o.lean = true;
     assert_int_equal(train_net_options(&o).mode, NET_LEAN);
