@@ -756,7 +756,7 @@ json_t *http_json_worker(const struct view_worker *v)
     put(o, "steps_total", count(t ? t->steps_total : 0));
     put(o, "path", count(t ? t->path : 0));
     put(o, "replica", count(t ? task_replica(t) : 0));
-    put(o, "images_per_s", http_json_real((double)w->throughput));
+    put(o, "images_per_s", http_json_real(v->images_per_s));
     put(o, "loss", http_json_real(v->loss));
     put(o, "grad_norm", http_json_real((double)w->grad_norm));
     put_devices(o, &w->devices);

@@ -364,7 +364,7 @@ static double if_known(double rate)
 
 GET_WORKER(worker_up, is_there(v))
 GET_WORKER(worker_busy, v->worker->task_id != 0)
-GET_WORKER(worker_speed, v->worker->throughput)
+GET_WORKER(worker_speed, v->images_per_s)
 GET_WORKER(worker_loss, v->loss)
 GET_WORKER(worker_heartbeat, (double)v->heartbeat_age_ms / 1000)
 GET_WORKER(worker_strikes, v->worker->strikes)
@@ -413,7 +413,7 @@ GET_PLAN(fills_captions, strstr(p->filled_with, "captions") != NULL)
 static const struct worker_family worker_families[] = {
     {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},
     {"worker_busy", "gauge", "Whether the worker holds a task.", worker_busy, NULL},
-    {"worker_images_per_second", "gauge", "Training speed.", worker_speed, NULL},
+    {"worker_images_per_second", "gauge", "Training speed, while it trains.", worker_speed, NULL},
     {"worker_loss", "gauge", "Newest training loss.", worker_loss, NULL},
     {"worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", worker_heartbeat,
      NULL},

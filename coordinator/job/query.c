@@ -335,6 +335,13 @@ const struct task *query_phase(const struct state *s, const struct job *j, uint3
     return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
 }
 
+double query_speed(const struct state *s, const struct task *t)
+{
+    const struct worker *w =
+        t != NULL && t->kind == TASK_TRAIN ? state_worker(s, t->worker_id) : NULL;
+    return w != NULL && w->state == WORKER_HERE && w->task_id == t->id ? (double)w->throughput : 0;
+}
+
 uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path)
 {
     const uint32_t most = j->comp.paths[path].replicas;

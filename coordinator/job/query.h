@@ -91,6 +91,8 @@ uint64_t query_held(const struct task *t);
 /* The task of a replica's phase; NULL: none runs. */
 const struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
                                uint32_t replica);
+/* Samples/s of the worker that trains this phase; 0: unknown, or t is NULL or no phase. */
+double query_speed(const struct state *s, const struct task *t);
 /* Replicas in the path's round; where workers decide, those that have a phase, at least one. */
 uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path);
 /* Phases that the job can have running at once. */

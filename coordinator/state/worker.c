@@ -175,6 +175,7 @@ void devices_gone(struct devices *d)
     d->n = 0;
     mem_free(d->list);
     d->list = NULL;
+    d->flops = d->peak_flops = 0;
 }
 
 double devices_mfu(const struct devices *d)

@@ -184,7 +184,7 @@ void worker_confirm_verdicts(struct worker *w);
 
 /* Fields missing in m stay unchanged; invalid values count as unknown. */
 void devices_take(struct devices *d, const Skerry__V1__HeartbeatRequest *m);
-/* The worker is gone: forgets its devices, but keeps the speed that it reached. */
+/* The worker is gone: forgets its devices and their rates, but keeps how they shared a step. */
 void devices_gone(struct devices *d);
 /* flops / peak_flops, or NAN. */
 double devices_mfu(const struct devices *d);

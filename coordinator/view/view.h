@@ -335,10 +335,10 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
 /* A worker, here or gone. */
 struct view_worker {
     const struct worker *worker;
-    const char *state;       /* idle busy late lost left draining quarantined */
-    const char *reason;      /* why it is in this state */
-    const struct task *task; /* NULL: none */
-    double loss;
+    const char *state;         /* idle busy late lost left draining quarantined */
+    const char *reason;        /* why it is in this state */
+    const struct task *task;   /* NULL: none */
+    double images_per_s, loss; /* the speed of its training phase; NAN */
     uint64_t heartbeat_age_ms, joined_age_ms;
     int64_t quarantine_ms; /* remaining; 0: none */
 };

@@ -42,9 +42,8 @@ static void count_workers(struct coordinator *co, struct view_status *v)
         const struct worker *w = co->state.workers[i];
         v->workers++;
         v->workers_alive += w->state == WORKER_HERE;
-        const bool busy = w->state == WORKER_HERE && w->task_id != 0;
-        v->workers_busy += busy;
-        v->images_per_s += busy ? (double)w->throughput : 0;
+        v->workers_busy += w->state == WORKER_HERE && w->task_id != 0;
+        v->images_per_s += query_speed(&co->state, state_task(&co->state, w->task_id));
         v->parked += w->parked != NULL;
         v->bytes.control_up += w->bytes[0];
         v->bytes.control_down += w->bytes[1];
@@ -139,6 +138,8 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
 {
     static char reason[REASON_MAX]; /* loop thread only */
     struct lease_decision d;
+    const struct task *t = state_task(&co->state, w->task_id);
+    const double speed = query_speed(&co->state, t);
     uint64_t until = 0, now = core_now(co);
     member_lease(co, w, &d);
     (void)str_copy(reason, sizeof(reason), w->state_reason);
@@ -150,7 +151,8 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
         .worker = w,
         .state = worker_state(co, w, &d),
         .reason = reason,
-        .task = state_task(&co->state, w->task_id),
+        .task = t,
+        .images_per_s = speed > 0 ? speed : (double)NAN,
         .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
         .heartbeat_age_ms = silence_ms(co, w),
         .joined_age_ms = now > w->joined_ms ? now - w->joined_ms : 0,

@@ -53,12 +53,8 @@ static double images_per_s(const struct coordinator *co, const struct job *j)
 {
     double sum = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = query_phase(&co->state, j, p, r);
-            const struct worker *w = t != NULL ? state_worker(&co->state, t->worker_id) : NULL;
-            if (w != NULL && w->task_id == t->id)
-                sum += (double)w->throughput;
-        }
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            sum += query_speed(&co->state, query_phase(&co->state, j, p, r));
     return sum;
 }
 
@@ -248,7 +244,6 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
             const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
             uint64_t id = t ? t->worker_id : rr->owner;
             const struct worker *w = id ? state_worker(&co->state, id) : NULL;
-            bool leased = t != NULL && t->state == TASK_LEASED;
             const struct view_replica v = {
                 .path = p,
                 .replica = r,
@@ -261,7 +256,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
                 .steps_done = t ? t->steps_done : 0,
                 .steps_total = t && t->steps_total ? t->steps_total : (uint32_t)j->spec.outer.steps,
                 .loss = wide(rr->loss),
-                .images_per_s = leased && w ? (double)w->throughput : 0,
+                .images_per_s = query_speed(&co->state, t),
             };
             fn(arg, &v);
         }

@@ -469,6 +469,8 @@ def test_prometheus_text(trained):
     assert values[("skerry_jobs", '{state="done"}')] == 1
     assert values[("skerry_worker_up", '{worker="1",name="one"}')] in (0, 1)
     assert values[("skerry_resident_memory_bytes", None)] > 1 << 20
+    assert not any(name == "skerry_worker_images_per_second" for name, _ in values), "nobody trains"
+    assert all(w["images_per_s"] is None for w in trained.call("listWorkers").json()["items"])
 
 
 def asked_for(expression):

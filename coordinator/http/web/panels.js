@@ -217,7 +217,7 @@ function workerUpdate(row, w, passed) {
   workerDevices(device, w, away);
   const seen = speeds.get(w.id) || [];
   spark(speed.firstChild, seen.some((v) => v > 0) && !away ? seen : []);
-  setText(speed.lastChild, rate(away ? null : w.images_per_s));
+  setText(speed.lastChild, rate(w.images_per_s));
   workerFlops(flops, w);
   setText(newest, loss(w.loss));
   for (const [cell, way] of [[up, 'up'], [down, 'down']]) {

@@ -85,7 +85,6 @@ static const struct worker worker_rec = {
     .version = "1",
     .task_id = 5,
     .activity = "training",
-    .throughput = 12.5f,
     .grad_norm = NAN,
     .strikes = 1,
     .devices = {worker_devices,
@@ -108,6 +107,7 @@ static struct view_worker worker = {
     .state = "busy",
     .reason = "",
     .task = &worker_task,
+    .images_per_s = 12.5,
     .loss = NAN,
     .heartbeat_age_ms = 1500,
 };
