@@ -8,10 +8,22 @@ uint32_t quorum_need(uint32_t expected, double fraction)
     return want < expected ? (uint32_t)want : expected;
 }
 
+/* Says who works on those that are missing into out, if that takes a number. */
+static const char *missing_text(const struct quorum_in *in, char out[64])
+{
+    const uint32_t missing = in->expected - in->arrived;
+    if (missing == 1)
+        return in->leased ? "the missing one is being worked on"
+                          : "nobody works on the missing one";
+    (void)snprintf(out, 64, "%u of the missing %u are being worked on", in->leased, missing);
+    return out;
+}
+
 void quorum_decide(const struct quorum_in *in, struct quorum_decision *ret)
 {
-    uint32_t need = quorum_need(in->expected, in->fraction);
-    uint32_t missing = in->expected - in->arrived;
+    const uint32_t need = quorum_need(in->expected, in->fraction);
+    const char *are = in->arrived == 1 ? "is" : "are";
+    char rest[64];
     *ret = (struct quorum_decision){.quorum = in->arrived >= need};
     char *out = ret->reason;
     if (in->retry_ms > in->now_ms) {
@@ -22,20 +34,18 @@ void quorum_decide(const struct quorum_in *in, struct quorum_decision *ret)
     }
     if (in->arrived >= in->expected && in->expected > 0) {
         ret->fire = true;
-        (void)snprintf(out, QUORUM_REASON_MAX, "all %u contributions are in", in->expected);
+        (void)snprintf(out, QUORUM_REASON_MAX, "%u of %u contributions %s in", in->arrived,
+                       in->expected, are);
         return;
     }
     if (in->grace_ms == 0) {
-        (void)snprintf(out, QUORUM_REASON_MAX,
-                       "%u of %u contributions are in, %u of the missing %u are being worked on",
-                       in->arrived, in->expected, in->leased, missing);
+        (void)snprintf(out, QUORUM_REASON_MAX, "%u of %u contributions %s in; %s", in->arrived,
+                       in->expected, are, missing_text(in, rest));
         return;
     }
     if (!ret->quorum) {
-        (void)snprintf(out, QUORUM_REASON_MAX,
-                       "%u of %u contributions are in, %u make a quorum, %u of the missing %u are "
-                       "being worked on",
-                       in->arrived, in->expected, need, in->leased, missing);
+        (void)snprintf(out, QUORUM_REASON_MAX, "%u of %u contributions %s in, %u make a quorum; %s",
+                       in->arrived, in->expected, are, need, missing_text(in, rest));
         return;
     }
     uint64_t since = in->quorum_ms ? in->quorum_ms : in->now_ms;
@@ -43,11 +53,11 @@ void quorum_decide(const struct quorum_in *in, struct quorum_decision *ret)
     if (in->now_ms >= ret->until_ms) {
         ret->fire = true;
         (void)snprintf(out, QUORUM_REASON_MAX,
-                       "%u of %u contributions are a quorum and the grace of %.1f s has passed",
-                       in->arrived, in->expected, (double)in->grace_ms / 1e3);
+                       "%u of %u contributions %s a quorum and the grace of %.1f s has passed",
+                       in->arrived, in->expected, are, (double)in->grace_ms / 1e3);
         return;
     }
     (void)snprintf(out, QUORUM_REASON_MAX,
-                   "%u of %u contributions are a quorum, the other %u have %.1f s left",
-                   in->arrived, in->expected, missing, (double)(ret->until_ms - in->now_ms) / 1e3);
+                   "%u of %u contributions %s a quorum, and there are %.1f s left for the others",
+                   in->arrived, in->expected, are, (double)(ret->until_ms - in->now_ms) / 1e3);
 }

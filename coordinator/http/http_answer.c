@@ -2,6 +2,7 @@
 #include "coordinator/http/http_api_impl.h"
 
 #include "common/base/base.h"
+#include "common/net/token.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
 
@@ -102,13 +103,21 @@ void http_answer_when_durable(struct http_api *api, struct http_request *r, unsi
         view_when_durable(api->o.co, durable, p);
 }
 
+/* The status is the same for all, except for this. */
+static json_t *with_role(json_t *status, const struct http_request *r)
+{
+    http_json_put(status, "role",
+                  http_json_text(token_role_name((enum token_role)http_request_role(r))));
+    return status;
+}
+
 /* Answers with the status from before the slow commit, plus the note that the disk is slow. */
 static void answer_kept(struct http_api *api, struct http_request *r)
 {
     json_t *o = api->kept ? json_loads(api->kept, 0, NULL) : NULL;
     if (o != NULL) {
         http_json_status_slow(api->o.co, o);
-        http_reply_json(r, 200, o);
+        http_reply_json(r, 200, with_role(o, r));
         return;
     }
     http_reply_error(r, 503, "unavailable",
@@ -168,7 +177,7 @@ void http_answer_status(struct http_api *api, struct http_request *r, http_handl
         answer_kept(api, r);
         return;
     }
-    struct pending *p = pending_json(api, r, 200, http_json_status(api->o.co));
+    struct pending *p = pending_json(api, r, 200, with_role(http_json_status(api->o.co), r));
     if (p == NULL)
         return;
     p->keep = true;

@@ -217,22 +217,47 @@ double query_token_cost(const struct state *s, uint64_t token)
     return sum;
 }
 
+static bool budget_is_spent(const struct job *j)
+{
+    return j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget;
+}
+
+/* The job's token, if its budget is spent, or NULL. */
+static const struct token_rec *spent_token(const struct state *s, const struct job *j)
+{
+    const struct token_rec *t = j->token_id ? access_token(s, j->token_id) : NULL;
+    const bool spent =
+        t != NULL && t->budget > 0 && query_token_cost(s, t->id) + COST_BUDGET_LEAST >= t->budget;
+    return spent ? t : NULL;
+}
+
 const char *query_withheld(const struct state *s, const struct job *j)
 {
-    static char why[REASON_MAX]; /* loop thread only */
-    const struct token_rec *t = j->token_id ? access_token(s, j->token_id) : NULL;
+    return j->paused                   ? "is of a job that a person has paused"
+           : budget_is_spent(j)        ? "is of a job whose budget is spent"
+           : spent_token(s, j) != NULL ? "is of a job of a token whose budget is spent"
+                                       : NULL;
+}
+
+/* The same as a sentence that says what to do; false: they are not withheld. */
+static bool tell_withheld(const struct state *s, const struct job *j, char out[REASON_MAX])
+{
+    const struct token_rec *t;
     if (j->paused)
-        return "is of a job that a person has paused: `skerry resume JOB` lets it go on";
-    if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
-        return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
-    if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) + COST_BUDGET_LEAST >= t->budget) {
-        (void)snprintf(why, sizeof(why),
-                       "is of a job of the token '%.64s', whose budget is spent: `skerry tokens "
-                       "--change %llu --budget` raises it",
-                       t->name, (unsigned long long)t->id);
-        return why;
-    }
-    return NULL;
+        (void)snprintf(out, REASON_MAX,
+                       "a person has paused it; `skerry resume %" PRIu64 "` lets it go on", j->id);
+    else if (budget_is_spent(j))
+        (void)snprintf(out, REASON_MAX,
+                       "its budget is spent; `skerry adjust %" PRIu64 " --budget` raises it",
+                       j->id);
+    else if ((t = spent_token(s, j)) != NULL)
+        (void)snprintf(out, REASON_MAX,
+                       "the budget of the token '%.64s' is spent; `skerry tokens --change %" PRIu64
+                       " --budget` raises it",
+                       t->name, t->id);
+    else
+        return false;
+    return true;
 }
 
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX])
@@ -240,16 +265,8 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
     ret_reason[0] = '\0';
     if (job_is_ended(j))
         return false;
-    const char *held = query_withheld(s, j);
-    if (held != NULL) {
-        if (j->paused)
-            (void)snprintf(ret_reason, REASON_MAX,
-                           "a person has paused it; `skerry resume %llu` lets it go on",
-                           (unsigned long long)j->id);
-        else
-            (void)snprintf(ret_reason, REASON_MAX, "what is to be done %s", held);
+    if (tell_withheld(s, j, ret_reason))
         return true;
-    }
     for (size_t i = 0; i < s->n_ready; i++) {
         const struct task *t = s->ready[i];
         if (t->job_id != j->id || task_is_aside(t) ||

@@ -97,7 +97,7 @@ static void wire_figures(const struct job *j, struct view_job *v)
         if (r->bytes_up == 0 || per == 0)
             continue;
         v->per_param_up = (double)r->bytes_up / per;
-        v->per_param_down = (double)r->bytes_down / per;
+        v->per_param_down = r->bytes_down ? (double)r->bytes_down / per : (double)NAN;
         break;
     }
     if (j->steps_done > 0)

@@ -56,6 +56,7 @@ class Job:
         self.rng = random.Random(7)
         self.text, self.router, self.round, self.rounds = text, router, round, rounds
         self.n, self.blobs, self.metrics = len(sizes), {}, []
+        self.role = "operator"
         self.workers = [self.worker(i + 1) for i in range(workers)]
         self.modules, routes = self.grid(levels, private)
         total = sum(sizes)
@@ -108,7 +109,7 @@ class Job:
         if self.router:
             self.modules.append(self.module("router", 0, 0, 1))
         self.modules[0]["outer"] = "running"
-        self.modules[-1].update(outer="waiting", reason="1 of 2 contributions are in")
+        self.modules[-1].update(outer="waiting", reason="1 of 2 contributions is in")
         return self.modules, routes
 
     def path(self, p, route, samples, network="main"):
@@ -249,7 +250,7 @@ class Server:
                 "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0},
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
                 "rss_bytes": 64 << 20, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
-                "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None}
+                "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None, "role": self.made.role}
 
     def answer(self, path, query):
         """(type, bytes) of the answer, or None."""

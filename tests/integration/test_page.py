@@ -157,6 +157,13 @@ def test_empty_page_tells_what_to_do(page):
     page.wait_text("#workers", "lonely")
 
 
+def test_a_viewer_waits_for_the_first_job(page):
+    viewer = page.swarm.skerry("tokens", "--new", "viewer").stdout.strip()
+    page.open(f"/?token={viewer}", log_in=False)
+    page.wait(lambda: page.visible("#welcome"), "the welcome")
+    assert page.count("#welcome-steps li") == 0
+
+
 def test_a_job_from_start_to_end(page):
     page.swarm.worker("isle-a")
     page.swarm.worker("isle-b")
@@ -180,6 +187,7 @@ def test_a_job_from_start_to_end(page):
     page.wait_text("#epochs", f"{epoch['done']} of {epoch['total']}")
     page.wait_text("#waiting", "this job is done")
     assert page.count("#log li") > 3
+    assert "ran for" in page.text("#bar-right") and "Running" not in page.text("#stats") and not page.visible("#round-title")
     samples(page)
     chart(page)
     for scheme in ("light", "dark"):
@@ -504,7 +512,7 @@ def test_a_path_and_its_modules(show):
     page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
     assert focused(page) == "6"
     assert page.count(".cell[tabindex='0']") == 1, "one tab stop"
-    page.wait_text("#lattice-text", "Level 1, module 1: version 4, 2.10 M parameters, crossed by 4 paths (1, 5, 9, 13)")
+    page.wait_text("#lattice-text", "Level 1, module 1: version 4, 2.1 M parameters, crossed by 4 paths (1, 5, 9, 13)")
 
 
 def test_who_trains_what(show):
@@ -532,6 +540,23 @@ def test_a_curve_of_one_point_and_one_of_hundreds_of_paths(show):
         const bin = {mean: 1, by: new Map([...Array(500000).keys()].map((i) => [i, i]))};
         return LossChart.prototype.scales.call({size: {width: 100, height: 100}}, {lo: 0, hi: 1, bins: [bin]}, []).hi;"""
     assert page.js(f"return (async () => {{{many}}})()") > 499999
+
+
+def test_numbers_have_no_exponents(show):
+    page = show(canned.plain())
+    assert page.js("return import('/web/util.js').then(({compact, digits}) => [compact(999.9e6), compact(4.2e6), compact(12345), digits(99.6, 2)])") == [
+        "1 G", "4.2 M", "12.3 k", "100"]
+
+
+def test_a_viewer_is_offered_nothing_to_do(show):
+    made = canned.plain()
+    page = show(made)
+    page.wait(lambda: page.visible("#draw"), "the button for samples")
+    made.role = "viewer"
+    page.wait(lambda: not page.visible("#draw"), "it to go")
+    made.workers.clear()
+    page.wait_text("#workers-empty", "No worker has joined.")
+    assert page.count("#workers-empty button") == 0
 
 
 def test_times_are_told_with_their_day(show):

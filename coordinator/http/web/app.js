@@ -59,6 +59,9 @@ async function joinCommand() {
   return `echo ${(await answer.json()).token} | workerd --join -`;
 }
 
+const operates = () => state.status.role === 'operator'; // others may only look
+const join = () => (operates() ? joinCommand : null);
+
 // ---- reading ----
 
 const asked = () => Number(new URLSearchParams(location.hash.slice(1)).get('job')) || null; // the job of the address
@@ -280,7 +283,7 @@ function tick() {
   banner();
   if (!state.status) return;
   const passed = performance.now() - state.freshAt;
-  panels.workers(state.status, passed, joinCommand, state.job && state.job.text ? 'rows' : 'images');
+  panels.workers(state.status, passed, join(), state.job && state.job.text ? 'rows' : 'images');
   const job = state.job;
   if (!job) return;
   panels.waiting(panels.OVER.has(job.state) ? [] : job.waiting_for, waitingText(), passed);
@@ -289,7 +292,7 @@ function tick() {
 
 function draw() {
   header();
-  panels.welcome(state.status, joinCommand);
+  panels.welcome(state.status, join());
   panels.log(state.log);
   const job = state.job;
   document.body.classList.toggle('jobless', !job);
@@ -303,7 +306,7 @@ function draw() {
     paths.draw(job);
     step.draw(job, state.status.workers);
     samples.draw(job, samplesText(job));
-    $('draw').hidden = !job.modules.some((m) => m.version !== null);
+    $('draw').hidden = !operates() || !job.modules.some((m) => m.version !== null);
   }
   tick();
 }

@@ -1,7 +1,7 @@
 // The loss chart: every replica faint (of many paths: every path), their mean bold, held-out loss as
 // points.  A router has a loss of its own kind, so it is drawn alone.  In place of the loss a number that a trainer
 // names can be shown.
-import {$, el, svg, loss, number, lane} from './util.js';
+import {$, el, svg, digits, loss, number, lane} from './util.js';
 
 const BINS = 320;        // points drawn per line
 const LINES = 24;        // more than so many are a band from the lowest to the highest
@@ -68,7 +68,7 @@ function label(v) {
   if (v === 0) return '0';
   const a = Math.abs(v);
   if (a >= 1e5 || a < 1e-3) return v.toExponential(0);
-  return String(Number(v.toPrecision(3)));
+  return digits(v, 3);
 }
 
 export class LossChart {

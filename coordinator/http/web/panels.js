@@ -1,5 +1,5 @@
 // The panels of the page: each function draws one from plain data.
-import {$, el, svg, setText, sync, bar, bytes, compact, number, dollars, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
+import {$, el, svg, setText, sync, bar, bytes, compact, digits, number, dollars, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
 import {spark} from './chart.js';
 
 export const OVER = new Set(['done', 'failed', 'cancelled']);
@@ -84,7 +84,7 @@ export function hero(job, etaLeft) {
     ...(job.text ? [stat('Bits per byte', loss(job.bits_per_byte))] : []),
     stat(job.text ? 'Rows/s' : 'Images/s', rate(job.images_per_s)),
     stat('Step', job.total_steps ? `${number(job.step)} / ${compact(job.total_steps)}` : number(job.step)),
-    stat('Running for', duration(job.elapsed_ms)),
+    ...(OVER.has(job.state) ? [] : [stat('Running for', duration(job.elapsed_ms))]), // then the bar says it
     stat(job.paths > 1 ? 'Parameters of a path' : 'Parameters', compact(job.parameters || null)),
     stat(job.paths > 1 ? 'Paths × replicas' : 'Replicas', job.paths > 1 ? `${job.paths} × ${job.replicas}` : number(job.replicas)),
     ...(job.cost.total > 0 ? [stat('Cost so far', dollars(job.cost.total))] : []),
@@ -243,7 +243,8 @@ export function workers({workers: list, workers_count: all}, passed, joinCommand
   const empty = $('workers-empty');
   empty.hidden = list.length > 0;
   if (!list.length && !empty.firstChild)
-    empty.append(el('p', {}, 'No worker has joined. On each machine that shall compute, run:'), command('workerd --join …', joinCommand));
+    empty.append(...(joinCommand ? [el('p', {}, 'No worker has joined. On each machine that shall compute, run:'), command('workerd --join …', joinCommand)]
+      : [el('p', {}, 'No worker has joined.')]));
 }
 
 // ---- tasks ----
@@ -283,7 +284,8 @@ export function tasks(job, open) {
       setText(c[4], loss(t.loss));
     });
   const reported = job.phases.filter((p) => p.state === 'reported').length;
-  setText($('round-sum'), (job.state === 'running' ? `${reported} of ${job.phases.length} contributions are in` : ''));
+  setText($('round-sum'), (job.state === 'running' ? `${reported} of ${job.phases.length} contributions ${reported === 1 ? 'is' : 'are'} in` : ''));
+  $('tasks').closest('section').hidden = OVER.has(job.state) && !shown.length;
   $('tasks').closest('.scroll').hidden = !shown.length;
   $('tasks-empty').hidden = shown.length > 0;
 }
@@ -309,7 +311,7 @@ export function modules(list) {
 export function wire(status, job) {
   const ratio = job.bytes.ratio;
   const times = ratio ? 1 / ratio : null; // fewer
-  setText($('ratio'), times === null ? DASH : `${times >= 100 ? number(times) : times.toPrecision(2)}×`);
+  setText($('ratio'), times === null ? DASH : `${times >= 99.5 ? number(times) : digits(times, 2)}×`);
   setText($('ratio-text'), times === null ? 'against fp32 data-parallel training: known after the first round'
     : 'fewer parameter bytes than fp32 data-parallel training');
   const rows = [];
@@ -339,7 +341,7 @@ export function log(list) {
 export function welcome(status, joinCommand) {
   const card = $('welcome');
   card.hidden = status.jobs.length > 0;
-  if (card.hidden || $('welcome-steps').firstChild) return;
+  if (card.hidden || !joinCommand || $('welcome-steps').firstChild) return; // a viewer waits until somebody has done so
   $('welcome-steps').append(
     el('li', {}, el('div', {}, el('strong', {}, 'Add workers'), ' on every machine that shall compute. The command holds a secret; newcomers may use it for a day.',
       command('workerd --join …', joinCommand))),

@@ -1,12 +1,12 @@
 // A step on the devices of a worker: the picture that the coordinator draws of it, taken over into
 // the page, and what was planned and measured.
-import {$, el, setText, sync, number, plural, DASH} from './util.js';
+import {$, el, setText, sync, digits, number, plural, DASH} from './util.js';
 
 let shown = null; // the task whose step is drawn
 let at = null;    // the bar that is looked at
 
 const percent = (x) => (x === null ? DASH : `${Math.round(100 * x)} %`);
-const seconds = (x) => (x === null ? DASH : `${Number(x.toPrecision(3))} s`);
+const seconds = (x) => (x === null ? DASH : `${digits(x, 3)} s`);
 const bars = () => [...$('step-chart').querySelectorAll('.instr')];
 const row = (bar) => Number(bar.getAttribute('y'));
 const left = (bar) => Number(bar.getAttribute('x'));

@@ -76,10 +76,15 @@ export function bytes(n) {
   return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
 }
 
+// Rounded to so many digits, and never as 1e+3.
+export function digits(x, n) {
+  return String(Number(x.toPrecision(n)));
+}
+
 export function compact(n) {
   if (n === null || n === undefined) return DASH;
   for (const [size, unit] of [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']])
-    if (n >= size * 10 || (size > 1e3 && n >= size)) return `${(n / size).toPrecision(3)} ${unit}`;
+    if (n >= size * 10 || (size > 1e3 && n >= size * 0.9995)) return `${digits(n / size, 3)} ${unit}`;
   return String(Math.round(n));
 }
 

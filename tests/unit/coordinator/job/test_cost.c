@@ -163,9 +163,12 @@ static void of_a_token(void **state)
     pass(w, 2);
     assert_null(query_withheld(&co->state, j));
     task_end(co, task, TASK_DONE, "");
+    char why[REASON_MAX];
     assert_string_equal(query_withheld(&co->state, j),
-                        "is of a job of the token 'ann', whose budget is spent: `skerry tokens "
-                        "--change 1 --budget` raises it");
+                        "is of a job of a token whose budget is spent");
+    assert_true(query_stalled(&co->state, j, why));
+    assert_string_equal(why, "the budget of the token 'ann' is spent; `skerry tokens --change 1 "
+                             "--budget` raises it");
     near(query_token_cost(&co->state, id), 2);
     pass(idle, 10);
     assert_int_equal(tokens_adjust(co, id, access_holder_token(id), &more, &t, &err), -EBUSY);

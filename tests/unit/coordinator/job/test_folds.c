@@ -60,7 +60,7 @@ static void test_not_asked(void **state)
     m->outer_task = 7;
     expect(co, j, ""); /* one runs */
     m->outer_task = 0;
-    expect(co, j, "0 of 2 contributions are in, 0 of the missing 2 are being worked on");
+    expect(co, j, "0 of 2 contributions are in; 0 of the missing 2 are being worked on");
     m->version = (uint64_t)j->spec.outer.rounds;
     expect(co, j, ""); /* that was the last */
     expect(co, begun(co, async), "no contribution waits");
@@ -169,7 +169,7 @@ static void test_far_behind(void **state)
     co->state.n_open = TASKS_OPEN_MAX; /* so that the step is not begun */
     folds_consider(co, j, m);
     assert_string_equal(m->outer_reason,
-                        "1 of 2 contributions are a quorum and the grace of 0.0 s has passed");
+                        "1 of 2 contributions is a quorum and the grace of 0.0 s has passed");
     co->state.n_open = co->state.n_tasks;
 }
 
