@@ -127,8 +127,8 @@ static void print_cost(const json_t *job, FILE *out)
 
 /* ---- paths --------------------------------------------------------------- */
 
-/* The workers that train the path, "isle-a 12/50, isle-b 9/50"; else the reason why it waits. */
-static void trainers(const json_t *job, const json_t *path, char *out, size_t cap)
+/* The workers that train the path, "isle-a 12/50, isle-b 9/50"; false: there are none. */
+static bool trainers(const json_t *job, const json_t *path, char *out, size_t cap)
 {
     const json_t *phase;
     size_t i;
@@ -143,10 +143,7 @@ static void trainers(const json_t *job, const json_t *path, char *out, size_t ca
                        cli_str(phase, "worker_name", "?"), cli_int(phase, "steps_done", 0),
                        cli_int(phase, "steps_total", 0));
     }
-    if (out[0] == '\0') {
-        const char *state = cli_str(path, "state", "");
-        (void)snprintf(out, cap, "%s", strcmp(state, "running") == 0 ? "queued" : state);
-    }
+    return out[0] != '\0';
 }
 
 static long long index_of_module(const json_t *job, long long id)
@@ -180,8 +177,10 @@ static void route(const json_t *job, const json_t *path, char *out, size_t cap)
 static void add_path(const json_t *job, const json_t *path, struct table *t)
 {
     char who[256], modules[128];
+    const char *state = cli_str(path, "state", "");
     bool router = strcmp(cli_str(path, "network", ""), "router") == 0;
-    trainers(job, path, who, sizeof who);
+    if (!trainers(job, path, who, sizeof who))
+        (void)str_copy(who, sizeof who, strcmp(state, "running") == 0 ? "queued" : state);
     route(job, path, modules, sizeof modules);
     if (router)
         table_cell(t, "router");
@@ -191,7 +190,7 @@ static void add_path(const json_t *job, const json_t *path, struct table *t)
     if (cli_has(path, "partition"))
         table_cell(t, "%lld", cli_int(path, "partition", 0));
     else
-        table_cell(t, "all");
+        table_cell(t, json_array_size(json_object_get(job, "partitions")) ? "all" : TABLE_NONE);
     table_cell(t, "%lld", cli_int(path, "samples", 0));
     table_cell(t, "%lld/%lld", cli_int(path, "round", 0), cli_int(path, "rounds", 0));
     table_cell(t, "%s", who);
@@ -204,16 +203,32 @@ static void add_path(const json_t *job, const json_t *path, struct table *t)
         table_cell(t, TABLE_NONE);
 }
 
+/* What the table would say of an only path, and the lines above do not. */
+static void print_only_path(const json_t *job, FILE *out)
+{
+    const json_t *path = json_array_get(json_object_get(job, "path_list"), 0);
+    char who[256];
+    if (trainers(job, path, who, sizeof who))
+        fprintf(out, "  trained by %s\n", who);
+    if (cli_has(path, "best_round"))
+        fprintf(out, "  best held-out %.4f, after round %lld\n", real(path, "best_loss"),
+                cli_int(path, "best_round", 0));
+}
+
 static void print_paths(const json_t *job, FILE *out)
 {
     static const char *const names[] = {"path",       ">modules",     ">partition", ">samples",
                                         ">round",     "trained by",   ">loss",      ">held-out",
                                         ">bits/byte", ">best (round)"};
-    const json_t *path;
+    const json_t *list = json_object_get(job, "path_list"), *path;
     struct table t;
     size_t i;
+    if (json_array_size(list) < 2 && json_array_size(json_object_get(job, "modules")) < 2) {
+        print_only_path(job, out);
+        return;
+    }
     table_init(&t, names, sizeof names / sizeof names[0]);
-    json_array_foreach(json_object_get(job, "path_list"), i, path) add_path(job, path, &t);
+    json_array_foreach(list, i, path) add_path(job, path, &t);
     fprintf(out, "\npaths\n");
     table_print(&t, out);
     table_release(&t);

@@ -275,7 +275,8 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
 {
     const struct job *j = state_job(&co->state, job_id);
     for (uint32_t p = 0; j != NULL && p < job_ledgers(j); p++) {
-        uint32_t partition = p < j->comp.n_partitions ? p : PARTITION_ALL;
+        const uint32_t partition =
+            j->comp.partitioned && p < j->comp.n_partitions ? p : PARTITION_ALL;
         const struct ledger *l = j->ledgers[p];
         if (l == NULL)
             continue;

@@ -62,7 +62,7 @@ static void fill_path(const struct job *j, uint32_t n, uint64_t *modules, uint64
         .path = n,
         .network = c->network ? "router" : "main",
         .state = path_state(j, p),
-        .partition = c->partition,
+        .partition = j->comp.partitioned ? c->partition : PARTITION_ALL,
         .samples = known ? train.samples : 0,
         .tokens = known ? train.tokens : 0,
         .holdout = known ? shards_sum(j, c->partition, true).samples : 0,

@@ -104,6 +104,29 @@ static void a_job_with_paths_is_told(void **state)
     json_decref(o);
 }
 
+/* One path with one module is no table, and an only partition is none. */
+static void a_plain_job_has_no_tables(void **state)
+{
+    json_t *o = job();
+    json_t *path = json_array_get(json_object_get(o, "path_list"), 1);
+    json_object_set_new(path, "best_round", json_integer(3));
+    json_object_set_new(path, "best_loss", json_real(0.25));
+    json_object_set_new(path, "partition", json_null());
+    json_object_set_new(o, "path_list", json_pack("[O]", path));
+    json_object_set_new(o, "partitions", json_array());
+    char *text = shown(o);
+    has_line(text, "\npaths\n"); /* it has several modules */
+    assert_null(strstr(text, "partition"));
+    free(text);
+    json_object_set_new(o, "modules",
+                        json_pack("[O]", json_array_get(json_object_get(o, "modules"), 1)));
+    text = shown(o);
+    assert_null(strstr(text, "paths"));
+    has_line(text, "\n  trained by isle-b 20/50\n  best held-out 0.2500, after round 3\n");
+    free(text);
+    json_decref(o);
+}
+
 static void a_stage_has_its_tasks(void **state)
 {
     char stage[64];
@@ -219,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_with_paths_is_told),
+        cmocka_unit_test(a_plain_job_has_no_tables),
         cmocka_unit_test(a_stage_has_its_tasks),
         cmocka_unit_test(an_empty_answer_is_no_crash),
         cmocka_unit_test(columns_count_characters),
