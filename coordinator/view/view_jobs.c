@@ -66,14 +66,26 @@ static uint32_t rounds_done(const struct job *j)
     return slowest;
 }
 
+/* In the first round, by its own steps. */
+static int64_t first_eta_ms(struct coordinator *co, const struct job *j)
+{
+    const double all = (double)j->spec.outer.steps * j->spec.outer.rounds;
+    const double done = (double)steps_now(co, j);
+    if (!j->paths[0].ready || done <= 0 || all < done)
+        return -1;
+    return (int64_t)((double)query_round_ms(&j->paths[0], core_now(co)) * (all - done) / done);
+}
+
 /* By the median of the last rounds, of which one may have been paused or stalled, minus the time of
  * the running one. */
 static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done)
 {
     uint64_t ms[8];
     size_t n = 0;
-    if (job_is_ended(j) || query_withheld(&co->state, j) != NULL || j->n_rounds == 0)
+    if (job_is_ended(j) || query_withheld(&co->state, j) != NULL)
         return -1;
+    if (j->n_rounds == 0)
+        return first_eta_ms(co, j);
     for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
         ms[n] = j->rounds[i].seconds > 0 ? (uint64_t)((double)j->rounds[i].seconds * 1e3) : 0;
     const double median = (double)lease_median(ms, n);

@@ -54,12 +54,61 @@ static void no_end_is_near_without_a_budget(void **state)
     assert_int_equal(v.eta_ms, -1);
 }
 
+/* The first round has steps before it has a time of its own. */
+static void eta_of_the_first_round(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct view_job v;
+    const uint64_t id = submit(r);
+    struct job *j = state_job(&r->co->state, id);
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(view_job(r->co, id, &v, NULL), 0);
+    assert_int_equal(v.eta_ms, -1);
+    struct task *t = state_edit_task(&r->co->state, state_task(&r->co->state, a->task->id));
+    t->steps_done = 1;
+    job_edit_path(j, 0)->ready_ms = core_now(r->co) - 10000;
+    assert_int_equal(view_job(r->co, id, &v, NULL), 0);
+    const int64_t want = 10000 * ((int64_t)v.total_steps - 1);
+    assert_true(v.total_steps > 1 && v.eta_ms >= want && v.eta_ms < want + DEADLINE_MS * 10);
+}
+
+/* A plain job learns from all the data: its only path and its epochs have no partition. */
+static void see_epoch(void *arg, const struct view_epoch *e)
+{
+    assert_int_equal(e->partition, PARTITION_ALL);
+    (*(unsigned *)arg)++;
+}
+
+static void see_path(void *arg, const struct view_path *p)
+{
+    assert_int_equal(p->partition, PARTITION_ALL);
+    (*(unsigned *)arg)++;
+}
+
+static void whole_data_are_no_partition(void **state)
+{
+    struct rig *r = *state;
+    unsigned epochs = 0, paths = 0;
+    const uint64_t id = submit(r);
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    do_init(r, &r->workers[0]);
+    assign(r, &r->workers[0], TASK_TRAIN);
+    view_each_epoch(r->co, id, see_epoch, &epochs);
+    view_each_path(r->co, id, see_path, &paths);
+    assert_true(epochs > 0 && paths == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(eta_is_of_usual_rounds, begin, end),
         cmocka_unit_test_setup_teardown(eta_goes_on_after_a_restart, begin, end),
         cmocka_unit_test_setup_teardown(no_end_is_near_without_a_budget, begin, end),
+        cmocka_unit_test_setup_teardown(eta_of_the_first_round, begin, end),
+        cmocka_unit_test_setup_teardown(whole_data_are_no_partition, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
