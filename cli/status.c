@@ -30,26 +30,50 @@ __attribute__((format(printf, 4, 5))) static int get(struct cli *cli, void (*pri
     return rc;
 }
 
-static void print_job(const json_t *job)
+static void add_job(const json_t *job, struct table *t)
 {
-    char loss[24] = "-", eta[STR_HUMAN_MAX] = "-", trouble[SHOW_TROUBLE_MAX];
-    if (cli_has(job, "loss"))
-        snprintf(loss, sizeof loss, "%.4f", cli_num(job, "loss", 0.0));
-    if (cli_has(job, "eta_ms"))
-        cli_duration(job, "eta_ms", eta);
-    printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f %s/s  ETA %s\n",
-           cli_int(job, "id", 0), cli_str(job, "name", ""), show_state(job),
-           cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss,
-           cli_num(job, "images_per_s", 0.0), show_unit(job), eta);
-    if (*cli_str(job, "reason", ""))
-        printf("      %s\n", cli_str(job, "reason", ""));
-    if (*show_trouble(job, trouble))
-        printf("      %s\n", trouble);
+    char text[STR_HUMAN_MAX];
+    const double speed = cli_num(job, "images_per_s", 0);
+    table_cell(t, "%lld", cli_int(job, "id", 0));
+    table_cell(t, "%s", cli_str(job, "name", ""));
+    table_cell(t, "%s", show_state(job));
+    table_cell(t, "%lld/%lld", cli_int(job, "round", 0), cli_int(job, "rounds", 0));
+    table_real(t, cli_num(job, "loss", NAN), 4);
+    if (speed > 0)
+        table_cell(t, "%.0f %s/s", speed, show_unit(job));
+    else
+        table_cell(t, TABLE_NONE);
+    table_cell(t, "%s", cli_has(job, "eta_ms") ? cli_duration(job, "eta_ms", text) : TABLE_NONE);
 }
 
-static void print_worker(const json_t *w)
+/* Why it ended, or does not go on. */
+static void print_why(const json_t *job)
 {
-    show_worker(w, stdout);
+    char trouble[SHOW_TROUBLE_MAX];
+    const char *whys[] = {cli_str(job, "reason", ""), show_trouble(job, trouble)};
+    for (int i = 0; i < 2; i++)
+        if (*whys[i])
+            printf("  job %lld (%s): %s\n", cli_int(job, "id", 0), cli_str(job, "name", ""),
+                   whys[i]);
+}
+
+static void print_jobs(const json_t *list)
+{
+    static const char *const names[] = {">job",  "name",   "state", ">round",
+                                        ">loss", ">speed", ">ETA"};
+    const json_t *job;
+    struct table t;
+    size_t i;
+    puts("\njobs");
+    if (json_array_size(list) == 0) {
+        puts("  none; `skerry submit job.yaml` starts one");
+        return;
+    }
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(list, i, job) add_job(job, &t);
+    table_print(&t, stdout);
+    table_release(&t);
+    json_array_foreach(list, i, job) print_why(job);
 }
 
 static void print_plane(const json_t *bytes, const char *key, const char *name)
@@ -59,25 +83,13 @@ static void print_plane(const json_t *bytes, const char *key, const char *name)
     printf("%s: %s up, %s down", name, cli_bytes(plane, "up", up), cli_bytes(plane, "down", down));
 }
 
-static void print_list(const json_t *list, const char *title, const char *none,
-                       void (*print)(const json_t *))
+static void print_workers(const json_t *list)
 {
-    const json_t *item;
-    size_t i;
-
-    printf("\n%s\n", title);
-    if (json_array_size(list) == 0)
-        printf("      %s\n", none);
-    json_array_foreach(list, i, item) print(item);
-}
-
-static void print_waiting(const json_t *w)
-{
-    char until[STR_HUMAN_MAX];
-    printf("      %s: %s", cli_str(w, "what", ""), cli_str(w, "why", ""));
-    if (cli_has(w, "until_ms"))
-        printf(" (at most %s more)", cli_duration(w, "until_ms", until));
-    putchar('\n');
+    puts("\nworkers");
+    if (json_array_size(list) > 0)
+        show_workers(list, stdout);
+    else
+        puts("  none; run `workerd --join @FILE` with a worker token of the coordinator");
 }
 
 static void print_all(const json_t *s)
@@ -91,16 +103,13 @@ static void print_all(const json_t *s)
         printf("; %.3g times the bytes of fp32 data-parallel",
                cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
     putchar('\n');
-    print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
-               print_job);
-    print_list(json_object_get(s, "workers"), "workers",
-               "none; run `workerd --join @FILE` with a worker token of the coordinator",
-               print_worker);
+    print_jobs(json_object_get(s, "jobs"));
+    show_waiting(json_object_get(s, "waiting_for"), stdout);
+    print_workers(json_object_get(s, "workers"));
     const long long more = cli_int(json_object_get(s, "workers_count"), "known", 0) -
                            (long long)json_array_size(json_object_get(s, "workers"));
     if (more > 0)
-        printf("      and %lld more; `skerry workers` lists them\n", more);
-    print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
+        printf("  and %lld more; `skerry workers` lists them\n", more);
 }
 
 static void print_whole_job(const json_t *job)
@@ -128,17 +137,34 @@ const struct command command_status = {
     .run = run_status,
 };
 
-static void print_workers(const json_t *answer)
+static int one_worker(struct cli *cli, const char *given, struct err *err)
 {
-    print_list(json_object_get(answer, "items"), "workers", "none", print_worker);
+    json_t *answer = NULL;
+    uint64_t id = 0;
+    int rc = cli_find(cli, "worker", given, &id, err);
+    if (rc == 0)
+        rc = cli_call(cli, "GET", NULL, &answer, err, "/v1/workers?after=%llu&limit=1", ID(id - 1));
+    const json_t *w = json_array_get(json_object_get(answer, "items"), 0);
+    if (rc == 0 && (uint64_t)cli_int(w, "id", 0) != id)
+        rc = err_set(err, -ERR_NOTFOUND, "worker %llu does not exist", ID(id));
+    if (rc == 0 && cli->json)
+        cli_print_json(w);
+    else if (rc == 0)
+        show_worker(w, stdout);
+    json_decref(answer);
+    return rc;
 }
 
 static int run_workers(struct cli *cli, const struct args *args, struct err *err)
 {
     json_t *answer = NULL;
+    if (args->n_rest > 0)
+        return one_worker(cli, args->rest[0], err);
     int rc = cli_pages(cli, "/v1/workers", "after", &answer, err);
-    if (rc == 0)
-        (cli->json ? cli_print_json : print_workers)(answer);
+    if (rc == 0 && cli->json)
+        cli_print_json(answer);
+    else if (rc == 0)
+        print_workers(json_object_get(answer, "items"));
     json_decref(answer);
     return rc;
 }
@@ -146,9 +172,10 @@ static int run_workers(struct cli *cli, const struct args *args, struct err *err
 const struct command command_workers = {
     .name = "workers",
     .what = "list the workers",
-    .usage = "[--json]",
-    .about = "Lists the workers: state, speed, traffic, current task, and use and "
-             "health of their devices.",
+    .usage = "[WORKER]",
+    .about = "Lists the workers: state, speed, share of what their devices reach, current task, "
+             "and devices in trouble; or tells all about one, by its id or name.",
+    .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_workers,
 };
@@ -221,8 +248,6 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
     int rc = args->n_rest > 0 ? cli_job_id(cli, args, &id, err) : 0;
     if (rc < 0)
         return rc;
-    if (id && (rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu", ID(id))) < 0)
-        return rc; /* there is no such job, and so no tasks */
     if (id)
         (void)snprintf(job, sizeof job, "?job=%llu", ID(id));
     if (tasks_state)
@@ -340,17 +365,16 @@ const struct command command_cancel = {
 static int run_drain(struct cli *cli, const struct args *args, struct err *err)
 {
     uint64_t id = 0;
-    if (str_parse_u64(args->rest[0], &id) == 0 && id != 0)
-        return post(cli, "worker", id, "drain", err);
-    return err_set(err, -ERR_USAGE, "'%s' is not a worker's id; `skerry workers` lists them",
-                   args->rest[0]);
+    const int rc = cli_find(cli, "worker", args->rest[0], &id, err);
+    return rc < 0 ? rc : post(cli, "worker", id, "drain", err);
 }
 
 const struct command command_drain = {
     .name = "drain",
-    .what = "let a worker finish its task and give it no other",
+    .what = "let a worker finish its task, leave and end",
     .usage = "WORKER",
-    .about = "Lets a worker finish its task and gives it no other.",
+    .about = "Lets a worker, by its id or name, finish its task and gives it no other: it leaves, "
+             "and its workerd ends.",
     .rest_min = 1,
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,

@@ -298,16 +298,53 @@ void cli_sleep_ms(unsigned ms)
         nanosleep(&t, NULL);
 }
 
+static bool is_over(const char *state)
+{
+    return cli_job_ended(state) || !strcmp(state, "lost") || !strcmp(state, "left");
+}
+
+int cli_find(struct cli *cli, const char *what, const char *given, uint64_t *ret, struct err *err)
+{
+    const char *command = strcmp(what, "job") == 0 ? "status" : "workers";
+    unsigned n[2] = {0, 0}; /* of those that go on, and of those that are over */
+    uint64_t id[2];
+    char path[32];
+    json_t *answer = NULL;
+    const json_t *item;
+    size_t i;
+    if (str_parse_u64(given, ret) == 0 && *ret != 0)
+        return 0;
+    (void)snprintf(path, sizeof path, "/v1/%ss", what);
+    const int rc = cli_pages(cli, path, "after", &answer, err);
+    if (rc < 0)
+        return rc;
+    json_array_foreach(json_object_get(answer, "items"), i, item)
+    {
+        const int over = is_over(cli_str(item, "state", ""));
+        if (strcmp(cli_str(item, "name", ""), given) != 0)
+            continue;
+        n[over]++;
+        id[over] = (uint64_t)cli_int(item, "id", 0);
+    }
+    json_decref(answer);
+    const int over = n[0] == 0;
+    if (n[over] == 0)
+        return err_set(err, -ERR_NOTFOUND, "there is no %s '%s'; `skerry %s` lists them", what,
+                       given, command);
+    if (n[over] > 1)
+        return err_set(err, -ERR_USAGE,
+                       "%u %ss have the name '%s'; give the id of one, as `skerry %s` lists them",
+                       n[over], what, given, command);
+    *ret = id[over];
+    return 0;
+}
+
 int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err)
 {
     json_t *jobs;
 
-    if (args->n_rest > 0) {
-        if (str_parse_u64(args->rest[0], ret) < 0 || *ret == 0)
-            return err_set(err, -ERR_USAGE,
-                           "'%s' is not a job's id; `skerry status` lists the jobs", args->rest[0]);
-        return 0;
-    }
+    if (args->n_rest > 0)
+        return cli_find(cli, "job", args->rest[0], ret, err);
     int rc = cli_call(cli, "GET", NULL, &jobs, err, "/v1/jobs");
     if (rc < 0)
         return rc;

@@ -106,7 +106,10 @@ extern volatile sig_atomic_t cli_interrupted;
 void cli_catch_signals(void);
 void cli_sleep_ms(unsigned ms); /* ends early on a signal */
 
-/* A positional job id; without one, the newest job. */
+/* The id of what is given: that, or the name of a "job" or "worker".  Those that go on come first:
+ * earlier ones may have had the name. */
+int cli_find(struct cli *cli, const char *what, const char *given, uint64_t *ret, struct err *err);
+/* A positional job, see cli_find(); without one, the newest job. */
 int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err);
 
 #endif

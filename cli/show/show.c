@@ -312,16 +312,20 @@ static void print_figures(const json_t *job, FILE *out)
     table_release(&t);
 }
 
-static void print_waiting(const json_t *job, FILE *out)
+void show_waiting(const json_t *list, FILE *out)
 {
-    const json_t *list = json_object_get(job, "waiting_for"), *w;
+    char until[STR_HUMAN_MAX];
+    const json_t *w;
     size_t i;
-    if (json_array_size(list) == 0)
-        return;
     fprintf(out, "\nwaiting for\n");
+    if (json_array_size(list) == 0)
+        fprintf(out, "  nothing\n");
     json_array_foreach(list, i, w)
     {
-        fprintf(out, "  %s: %s\n", cli_str(w, "what", ""), cli_str(w, "why", ""));
+        fprintf(out, "  %s: %s", cli_str(w, "what", ""), cli_str(w, "why", ""));
+        if (cli_has(w, "until_ms"))
+            fprintf(out, " (at most %s more)", cli_duration(w, "until_ms", until));
+        fputc('\n', out);
     }
 }
 
@@ -347,12 +351,11 @@ void show_job(const json_t *job, FILE *out)
     print_paths(job, out);
     print_partitions(job, out);
     print_figures(job, out);
-    print_waiting(job, out);
+    if (!cli_job_ended(cli_str(job, "state", "")))
+        show_waiting(json_object_get(job, "waiting_for"), out);
 }
 
 /* ---- workers ---- */
-
-#define INDENT "      "
 
 /* "412 TFLOP/s" */
 static char *human_flops(double x, char out[STR_HUMAN_MAX])
@@ -376,17 +379,30 @@ static void show_rate(const json_t *w, FILE *out)
     char flops[STR_HUMAN_MAX], peak[STR_HUMAN_MAX];
     if (!cli_has(w, "flops"))
         return;
-    fprintf(out, INDENT "%s of model arithmetic", human_flops(cli_num(w, "flops", 0), flops));
+    fprintf(out, "  %s of model arithmetic", human_flops(cli_num(w, "flops", 0), flops));
     if (cli_has(w, "mfu"))
         fprintf(out, ", %.1f%% of the %s that products reach there", 100 * cli_num(w, "mfu", 0),
                 human_flops(cli_num(w, "peak_flops", 0), peak));
     fputc('\n', out);
 }
 
+/* What of the device a person should look at; "": nothing. */
+static void device_trouble(const json_t *d, char *out, size_t cap)
+{
+    const long long ecc = cli_int(d, "ecc_errors", 0);
+    const char *throttled = cli_str(d, "throttled", ""), *trouble = cli_str(d, "trouble", "");
+    char errors[64] = "";
+    if (ecc > 0)
+        (void)snprintf(errors, sizeof errors, "; %lld uncorrected memory error%s", ecc,
+                       str_plural((uint64_t)ecc));
+    (void)snprintf(out, cap, "%s%s%s%s%s", errors, *throttled ? "; held down: " : "", throttled,
+                   *trouble ? "; " : "", trouble);
+}
+
 static void show_device(const json_t *d, FILE *out)
 {
-    char used[STR_HUMAN_MAX], total[STR_HUMAN_MAX];
-    fprintf(out, INDENT "%-7s %s", cli_str(d, "name", ""), cli_str(d, "model", ""));
+    char used[STR_HUMAN_MAX], total[STR_HUMAN_MAX], trouble[512];
+    fprintf(out, "  %-7s %s", cli_str(d, "name", ""), cli_str(d, "model", ""));
     if (cli_has(d, "utilization"))
         fprintf(out, ", %lld%% busy", cli_int(d, "utilization", 0));
     if (cli_has(d, "memory_total"))
@@ -396,37 +412,100 @@ static void show_device(const json_t *d, FILE *out)
         fprintf(out, ", %lld C", cli_int(d, "temperature", 0));
     if (cli_has(d, "power"))
         fprintf(out, ", %.0f W", cli_num(d, "power", 0));
-    if (cli_int(d, "ecc_errors", 0) > 0)
-        fprintf(out, "; %lld uncorrected memory errors", cli_int(d, "ecc_errors", 0));
-    if (*cli_str(d, "throttled", ""))
-        fprintf(out, "; held down: %s", cli_str(d, "throttled", ""));
-    if (*cli_str(d, "trouble", ""))
-        fprintf(out, "; %s", cli_str(d, "trouble", ""));
-    fputc('\n', out);
+    device_trouble(d, trouble, sizeof trouble);
+    fprintf(out, "%s\n", trouble);
+}
+
+static const char *doing(const json_t *w)
+{
+    const char *activity = cli_str(w, "activity", "");
+    return *activity ? activity : cli_str(w, "reason", "");
 }
 
 void show_worker(const json_t *w, FILE *out)
 {
-    char age[STR_HUMAN_MAX] = "-", up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
+    char age[STR_HUMAN_MAX], up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
     const json_t *data = json_object_get(json_object_get(w, "bytes"), "data"), *device;
     size_t i;
+    fprintf(out, "worker %lld, %s: %s%s%s\n", cli_int(w, "id", 0), cli_str(w, "name", ""),
+            cli_str(w, "state", ""), *doing(w) ? ", " : "", doing(w));
+    fprintf(out, "  version %s at %s", cli_str(w, "version", "?"), cli_str(w, "address", "?"));
+    if (cli_has(w, "token"))
+        fprintf(out, ", joined with token %lld", cli_int(w, "token", 0));
     if (cli_has(w, "heartbeat_age_ms"))
-        cli_duration(w, "heartbeat_age_ms", age);
-    fprintf(out, "%4lld  %-16s %-12s %7.1f /s  up %-9s down %-9s heartbeat %-6s %s\n",
-            cli_int(w, "id", 0), cli_str(w, "name", ""), cli_str(w, "state", ""),
-            cli_num(w, "images_per_s", 0.0), cli_bytes(data, "up", up),
-            cli_bytes(data, "down", down), age,
-            *cli_str(w, "activity", "") ? cli_str(w, "activity", "") : cli_str(w, "reason", ""));
-    const long long strikes = cli_int(w, "strikes", 0);
-    const char *reason = cli_str(w, "reason", "");
+        fprintf(out, ", heard of %s ago", cli_duration(w, "heartbeat_age_ms", age));
+    fprintf(out, "\n  data: %s up, %s down\n", cli_bytes(data, "up", up),
+            cli_bytes(data, "down", down));
+    const long long strikes = cli_int(w, "strikes", 0), broke = cli_int(w, "device_failures", 0);
     if (strikes > 0)
-        fprintf(out, INDENT "in quarantine %lld time%s%s%s\n", strikes, strikes == 1 ? "" : "s",
-                *reason ? ": " : "", reason);
-    const long long broke = cli_int(w, "device_failures", 0);
+        fprintf(out, "  in quarantine %lld time%s\n", strikes, str_plural((uint64_t)strikes));
     if (broke > 0)
-        fprintf(out, INDENT "its device broke %lld time%s\n", broke, broke == 1 ? "" : "s");
+        fprintf(out, "  its device broke %lld time%s\n", broke, str_plural((uint64_t)broke));
     if (json_is_true(json_object_get(w, "allows_trainers")))
-        fprintf(out, INDENT "it runs trainers that come with jobs\n");
+        fprintf(out, "  it runs trainers that come with jobs\n");
+    if (cli_has(w, "images_per_s"))
+        fprintf(out, "  %.1f samples/s\n", real(w, "images_per_s"));
     show_rate(w, out);
     json_array_foreach(json_object_get(w, "devices"), i, device) show_device(device, out);
+}
+
+/* Do the workers run different releases? */
+static bool versions_differ(const json_t *list)
+{
+    const char *first = cli_str(json_array_get(list, 0), "version", "");
+    const json_t *w;
+    size_t i;
+    json_array_foreach(list, i, w)
+    {
+        if (strcmp(cli_str(w, "version", ""), first) != 0)
+            return true;
+    }
+    return false;
+}
+
+static void add_worker(const json_t *w, bool versions, struct table *t)
+{
+    char age[STR_HUMAN_MAX];
+    table_cell(t, "%lld", cli_int(w, "id", 0));
+    table_cell(t, "%s", cli_str(w, "name", ""));
+    table_cell(t, "%s", versions ? cli_str(w, "version", "") : TABLE_NONE);
+    table_cell(t, "%s", cli_str(w, "state", ""));
+    table_real(t, real(w, "images_per_s"), 1);
+    if (cli_has(w, "mfu"))
+        table_cell(t, "%.0f %%", 100 * real(w, "mfu"));
+    else
+        table_cell(t, TABLE_NONE);
+    table_cell(t, "%s",
+               cli_has(w, "heartbeat_age_ms") ? cli_duration(w, "heartbeat_age_ms", age)
+                                              : TABLE_NONE);
+    table_cell(t, "%s", doing(w));
+}
+
+static void print_troubles(const json_t *w, FILE *out)
+{
+    const json_t *d;
+    char trouble[512];
+    size_t i;
+    json_array_foreach(json_object_get(w, "devices"), i, d)
+    {
+        device_trouble(d, trouble, sizeof trouble);
+        if (trouble[0])
+            fprintf(out, "  worker %lld (%s), %s: %s\n", cli_int(w, "id", 0),
+                    cli_str(w, "name", ""), cli_str(d, "name", ""), trouble + strlen("; "));
+    }
+}
+
+void show_workers(const json_t *list, FILE *out)
+{
+    static const char *const names[] = {">worker",    "name",     "version",    "state",
+                                        ">samples/s", ">of peak", ">heartbeat", "doing"};
+    const bool versions = versions_differ(list);
+    const json_t *w;
+    struct table t;
+    size_t i;
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(list, i, w) add_worker(w, versions, &t);
+    table_print(&t, out);
+    table_release(&t);
+    json_array_foreach(list, i, w) print_troubles(w, out);
 }

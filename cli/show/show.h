@@ -19,7 +19,11 @@ const char *show_state(const json_t *job);
 const char *show_trouble(const json_t *job, char out[SHOW_TROUBLE_MAX]);
 /* A job: what it is at, its paths, partitions and figures, and what it waits for. */
 void show_job(const json_t *job, FILE *out);
-/* A worker: its state, speed and bytes, what it reaches of its devices, and how they are. */
+/* What waits, why, and how long at most. */
+void show_waiting(const json_t *list, FILE *out);
+/* Workers in a table, then those of their devices that are in trouble. */
+void show_workers(const json_t *list, FILE *out);
+/* All about a worker: its state, release, address and bytes, and how its devices are. */
 void show_worker(const json_t *worker, FILE *out);
 
 /* An amount, for people: small ones keep two digits that count.  Returns out. */

@@ -220,6 +220,8 @@ static void get_tasks(void *arg, struct http_request *r)
 {
     static const char *const states[] = {"pending", "leased", "done", "failed", "cancelled"};
     struct http_api *api = arg;
+    struct err err = {0};
+    struct view_job j;
     uint64_t job, before, limit;
     if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0 ||
         !take_page(r, "before", &before, &limit))
@@ -233,7 +235,11 @@ static void get_tasks(void *arg, struct http_request *r)
                          "state is not one of pending, leased, done, failed and cancelled");
         return;
     }
-    http_answer_shown(api, r, 0, http_json_tasks(api->o.co, job, state, before, limit), get_tasks);
+    if (job != 0 && view_job(api->o.co, job, &j, &err) < 0)
+        http_answer_refused(api, r, &err);
+    else
+        http_answer_shown(api, r, 0, http_json_tasks(api->o.co, job, state, before, limit),
+                          get_tasks);
 }
 
 static void get_task(void *arg, struct http_request *r)

@@ -107,7 +107,7 @@ def test_needs_a_worker_that_allows_it(tmp_path):
         wait_until(lambda: said in reasons(s, told), 30, said)
         s.worker("bold", "--allow-trainers")
         s.wait_job(told, "done", 20)
-        assert s.skerry("workers").stdout.count("it runs trainers that come with jobs") == 1
+        assert ["it runs trainers that come with jobs" in s.skerry("workers", name).stdout for name in ("shy", "bold")] == [False, True]
         assert [w["allows_trainers"] for w in sorted(s.get("/v1/status").json()["workers"], key=lambda w: w["name"])] \
             == [True, False]
 

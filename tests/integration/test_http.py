@@ -431,11 +431,12 @@ def test_a_job_with_paths_on_the_terminal(mixed):
     assert mixed.swarm.skerry("tasks", mixed.job).stdout.count("\n") == tasks.count("\n"), "it is the only job"
     assert "--state is 'a b', expected pending, leased" in mixed.swarm.skerry("tasks", "--state", "a b").stderr
     refused = mixed.swarm.skerry("tasks", "x")
-    assert refused.returncode != 0 and "is not a job's id" in refused.stderr
+    assert refused.returncode == 1 and "there is no job 'x'" in refused.stderr
     refused = mixed.swarm.skerry("tasks", 99)
     assert refused.returncode == 1 and "job 99 does not exist" in refused.stderr and not refused.stdout, refused.stderr
     wrong = mixed.swarm.skerry("status", "x")
-    assert wrong.returncode != 0 and "is not a job's id" in wrong.stderr
+    assert wrong.returncode == 1 and "there is no job 'x'" in wrong.stderr
+    assert mixed.swarm.skerry("status", "experts").stdout == done.stdout, "by its name"
     missing = mixed.swarm.skerry("status", 99)
     assert missing.returncode == 1 and "99" in missing.stderr, missing.stderr
 

@@ -37,9 +37,6 @@ static void what_is_refused(void **state)
         assert_int_equal(r.status, -ERR_NOTFOUND);
         assert_non_null(strstr(r.err.msg, "it is done"));
         assert_string_equal(r.said, "");
-        run(all[i], &cli, "seven", (const char *const[]){NULL}, &r);
-        misused(&r, "'seven' is not a job's id");
-        assert_string_equal(r.last, ""); /* nobody is asked */
     }
 }
 

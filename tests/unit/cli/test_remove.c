@@ -50,9 +50,6 @@ static void test_refused(void **state)
     run(&command_remove, &cli, "7", no, &r);
     assert_non_null(strstr(r.err.msg, "it runs"));
     assert_string_equal(r.said, "");
-    run(&command_remove, &cli, "seven", (const char *const[]){NULL}, &r);
-    misused(&r, "'seven' is not a job's id");
-    assert_string_equal(r.last, ""); /* nobody is asked */
 }
 
 /* Runs it at a terminal whose person types this. */

