@@ -230,6 +230,11 @@ GET_JOB(job_paused, paused)
 GET_JOB(job_dollars, dollars)
 GET_JOB(job_egress, egress)
 
+static double job_stalled(const struct view_job *j)
+{
+    return j->stalled[0] != '\0' && !j->paused;
+}
+
 static double job_eta(const struct view_job *j)
 {
     return j->eta_ms < 0 ? (double)NAN : (double)j->eta_ms / 1000;
@@ -261,6 +266,8 @@ static const struct job_family job_families[] = {
     {"job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL},
     {"job_paused", "gauge", "1: a person has paused it, and its tasks are given to nobody.",
      job_paused, NULL},
+    {"job_stalled", "gauge", "1: it makes no progress, and nobody has paused it.", job_stalled,
+     NULL},
 };
 
 static void job_labels(struct writer *w, const struct view_job *j, const char *more)

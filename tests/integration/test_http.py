@@ -469,7 +469,7 @@ def test_prometheus_text(trained):
             values[(got[1], got[2])] = float(got[3])
     job = f'{{job="{trained.job}",name="tiny"}}'
     assert values[("skerry_job_round", job)] == 3
-    assert values[("skerry_jobs", '{state="done"}')] == 1
+    assert values[("skerry_jobs", '{state="done"}')] == 1 and values[("skerry_job_stalled", job)] == 0
     assert values[("skerry_worker_up", '{worker="1",name="one"}')] in (0, 1)
     assert values[("skerry_resident_memory_bytes", None)] > 1 << 20
     assert not any(name == "skerry_worker_images_per_second" for name, _ in values), "nobody trains"

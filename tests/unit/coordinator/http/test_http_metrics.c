@@ -87,6 +87,25 @@ static void test_metrics_of_those_gone(void **state)
     worker.state = was;
 }
 
+/* A job that a person has paused is no reason for an alert. */
+static void test_metrics_of_a_stalled_job(void **state)
+{
+    for (int stalled = 0; stalled < 2; stalled++)
+        for (int paused = 0; paused < 2; paused++) {
+            struct buf out;
+            char line[96];
+            job.paused = paused;
+            (void)snprintf(job.stalled, sizeof job.stalled, "%s", stalled ? "it fails" : "");
+            (void)snprintf(line, sizeof line, "\nskerry_job_stalled{job=\"7\",name=\"%s\"} %d\n",
+                           "a\\\"b\\\\c\\nd", stalled && !paused);
+            metrics(&out);
+            assert_non_null(strstr(buf_str(&out), line));
+            buf_release(&out);
+        }
+    job.paused = false;
+    job.stalled[0] = '\0';
+}
+
 /* Every sample follows the TYPE of its own family, and no family comes twice. */
 static void test_metrics_families(void **state)
 {
@@ -183,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_escape_labels),
         cmocka_unit_test(test_metrics_of_those_gone),
+        cmocka_unit_test(test_metrics_of_a_stalled_job),
         cmocka_unit_test(test_metrics_families),
         cmocka_unit_test(test_metrics_are_bounded),
         cmocka_unit_test(test_workers_leave_room),
