@@ -117,21 +117,39 @@ static void print_whole_job(const json_t *job)
     show_job(job, stdout);
 }
 
+static bool status_file;
+
+static void print_file(const json_t *job)
+{
+    fputs(cli_str(job, "spec", ""), stdout);
+}
+
 static int run_status(struct cli *cli, const struct args *args, struct err *err)
 {
     uint64_t id = 0;
+    if (status_file && (args->n_rest == 0 || cli->json))
+        return err_set(err, -ERR_USAGE, "--file prints the file of one job: give its id or name%s",
+                       cli->json ? ", and not --json" : "");
     if (args->n_rest == 0)
         return get(cli, print_all, err, "/v1/status");
     int rc = cli_job_id(cli, args, &id, err);
-    return rc < 0 ? rc : get(cli, print_whole_job, err, "/v1/jobs/%llu", ID(id));
+    return rc < 0 ? rc
+                  : get(cli, status_file ? print_file : print_whole_job, err, "/v1/jobs/%llu%s",
+                        ID(id), cli->json ? "" : "?history=0");
 }
 
 const struct command command_status = {
     .name = "status",
     .what = "show what is running and what it waits for",
-    .usage = "[JOB]",
+    .usage = "[JOB [--file]]",
     .about = "Shows jobs, workers, traffic, and what is waited for; for one job its "
              "stage, paths, partitions and figures.",
+    .flags =
+        (const struct args_flag[]){
+            {"file", 0, ARGS_BOOL, &status_file, NULL,
+             "print the job file, which `skerry submit` takes again"},
+            {0},
+        },
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_status,

@@ -188,6 +188,9 @@ def test_a_job_from_start_to_end(page):
     page.wait_text("#waiting", "this job is done")
     assert page.count("#log li") > 3
     assert "ran for" in page.text("#bar-right") and "Running" not in page.text("#stats") and not page.visible("#round-title")
+    assert page.text("#job-file") == page.swarm.job(job)["spec"]
+    page.driver.find_element(By.CSS_SELECTOR, ".job-file summary").click()
+    assert page.js("return document.querySelector('#job-file').checkVisibility()")
     samples(page)
     chart(page)
     for scheme in ("light", "dark"):

@@ -78,6 +78,7 @@ export function hero(job, etaLeft) {
   setText($('bar-right'), OVER.has(job.state) ? `ran for ${duration(job.elapsed_ms)}`
     : etaLeft === null ? '' : `about ${duration(etaLeft)} left`);
   stages(job);
+  setText($('job-file'), job.spec);
   const stats = [
     stat('Loss', loss(job.loss)),
     stat('Held-out loss', loss(job.eval_loss)),

@@ -60,6 +60,21 @@ static void a_swarm_is_listed(void **state)
              "  and 3 more; `skerry workers` lists them\n");
 }
 
+/* The file alone, byte by byte. */
+static void a_job_file_is_printed(void **state)
+{
+    static const char *const answers[] = {"{\"id\": 7, \"spec\": \"name: x\\n\"}", NULL};
+    bool *file = flag(&command_status, "file");
+    struct cli cli = {0};
+    struct ran r;
+    *file = true;
+    run(&command_status, &cli, "7", answers, &r);
+    assert_string_equal(r.said, "name: x\n");
+    run(&command_status, &cli, NULL, answers, &r);
+    misused(&r, "give its id or name");
+    *file = false;
+}
+
 /* What a task is about goes by its kind; a reason beside what it does now is an older one. */
 static void a_task_is_described(void **state)
 {
@@ -246,6 +261,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_swarm_says_what_to_do),
         cmocka_unit_test(a_swarm_is_listed),
+        cmocka_unit_test(a_job_file_is_printed),
         cmocka_unit_test(a_task_is_described),
         cmocka_unit_test(tasks_are_asked_for),
         cmocka_unit_test(what_is_watched_is_named),
