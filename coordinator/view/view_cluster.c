@@ -208,21 +208,29 @@ bool view_workers(struct coordinator *co, uint64_t after, size_t gone, size_t ma
     return false;
 }
 
+/* What a person should look at comes first, then those at work or idle, and last who is gone. */
+static unsigned rank_of(struct coordinator *co, const struct worker *w)
+{
+    struct lease_decision d;
+    if (w->state != WORKER_HERE)
+        return 2;
+    member_lease(co, w, &d);
+    return d.verdict != LEASE_ALIVE || w->quarantined_until_ms > core_now(co) || worker_goes(w) ? 0
+                                                                                                : 1;
+}
+
 void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg)
 {
     const struct state *s = &co->state;
     struct view_worker v;
-    size_t here, gone;
-    here = s->n_here < max ? s->n_here : max;
-    gone = max - here;
-    for (size_t i = 0; i < s->n_workers && here + gone > 0; i++) {
-        size_t *room = s->workers[i]->state == WORKER_HERE ? &here : &gone;
-        if (*room == 0)
-            continue;
-        --*room;
-        fill_worker(co, s->workers[i], &v);
-        fn(arg, &v);
-    }
+    for (unsigned rank = 0; rank < 3; rank++)
+        for (size_t i = 0; i < s->n_workers && max > 0; i++) {
+            if (rank_of(co, s->workers[i]) != rank)
+                continue;
+            max--;
+            fill_worker(co, s->workers[i], &v);
+            fn(arg, &v);
+        }
 }
 
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,

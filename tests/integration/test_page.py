@@ -571,6 +571,17 @@ def test_times_are_told_with_their_day(show):
     page.wait_text("#log", "Mar 1, ")
 
 
+def test_many_workers_leave_room_for_the_rest(show):
+    """Of two hundred the table shows some, first those that somebody should look at."""
+    made = canned.dense()
+    made.workers[77]["state"] = "quarantined"
+    page = show(made)
+    page.wait(lambda: page.count("#workers tr") == 100, "the workers")
+    assert page.text("#workers tr:first-child .strong") == "isle-78"
+    assert "`skerry workers` lists 100 more" in page.text("#workers-sum")
+    assert page.js("return document.querySelector('#workers').closest('section').getBoundingClientRect().height") < 600
+
+
 def test_texts_are_text(show):
     made = canned.lattice()
     page = show(made)

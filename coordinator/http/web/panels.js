@@ -234,12 +234,12 @@ function workerUpdate(row, w, passed) {
 
 export function workers({workers: list, workers_count: all}, passed, joinCommand, unit) {
   setText($('workers-rate'), unit === 'rows' ? 'Rows/s' : 'Images/s');
-  const order = {busy: 0, idle: 1, late: 2, draining: 3, quarantined: 4, lost: 5, left: 6};
-  const sorted = [...list].sort((a, b) => (order[a.state] > 4) - (order[b.state] > 4) || a.id - b.id);
+  const rank = ({state}) => ({quarantined: 0, late: 0, draining: 0, lost: 2, left: 2})[state] ?? 1;
+  const sorted = [...list].sort((a, b) => rank(a) - rank(b) || a.id - b.id);
   sync($('workers'), sorted, (w) => w.id, workerRow, (row, w) => workerUpdate(row, w, passed));
   const more = all.known - list.length;
   setText($('workers-sum'), list.length ? `${number(all.here)} here, ${number(all.busy)} at work`
-    + (all.images_per_s ? `, ${rate(all.images_per_s)} ${unit}/s` : '') + (more > 0 ? `; ${number(more)} more are not shown` : '') : '');
+    + (all.images_per_s ? `, ${rate(all.images_per_s)} ${unit}/s` : '') + (more > 0 ? `; \`skerry workers\` lists ${number(more)} more` : '') : '');
   $('workers').closest('.scroll').hidden = !list.length;
   const empty = $('workers-empty');
   empty.hidden = list.length > 0;

@@ -171,6 +171,15 @@ static void last_line(void *arg, const struct view_waiting *v)
     (void)str_copy(arg, 128, v->what);
 }
 
+/* Those who are here, by rank and then by id. */
+static void list_some(void *arg, const struct view_worker *v)
+{
+    struct listed *l = arg;
+    l->first = l->n++ == 0 ? v->worker->id : l->first;
+    l->here += v->worker->state == WORKER_HERE;
+    assert_true(l->here == l->n || v->worker->state != WORKER_HERE);
+}
+
 /* Of more than there is room for: the late one first, and how many more there are; pages have
  * all. */
 static void test_crowd(void **state)
@@ -211,12 +220,13 @@ static void test_crowd(void **state)
     assert_int_equal(view_worker(r->co, last->id, &gone, NULL), 0);
     assert_in_range(gone.heartbeat_age_ms, 5000, 5000 + DEADLINE_MS);
     l = (struct listed){0};
-    view_some_workers(r->co, N / 2 + 10, list_worker, &l);
+    view_some_workers(r->co, N / 2 + 10, list_some, &l);
     assert_int_equal(l.here, N / 2);
     assert_int_equal(l.n, N / 2 + 10);
     l = (struct listed){0};
-    view_some_workers(r->co, 10, list_worker, &l);
+    view_some_workers(r->co, 10, list_some, &l);
     assert_int_equal(l.here, 10);
+    assert_int_equal(l.first, late->id);
 
     l = (struct listed){0};
     assert_true(view_tasks(r->co, job, "leased", 0, N - 1, list_task, &l));
