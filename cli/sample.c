@@ -164,8 +164,8 @@ static void why_pending(struct cli *cli, const json_t *task, char out[256])
     const json_t *item;
     size_t i;
     out[0] = '\0';
-    if (cli_call(cli, "GET", NULL, &job, NULL, "/v1/jobs/%lld?history=0", cli_int(task, "job", 0)) <
-        0)
+    if (cli_call(cli, "GET", NULL, &job, NULL, "/v1/jobs/%lld?history=0&samples=0",
+                 cli_int(task, "job", 0)) < 0)
         return; /* the next poll of the task fails, too */
     json_array_foreach(json_object_get(job, "waiting_for"), i, item)
     {

@@ -135,7 +135,7 @@ static int run_status(struct cli *cli, const struct args *args, struct err *err)
     int rc = cli_job_id(cli, args, &id, err);
     return rc < 0 ? rc
                   : get(cli, status_file ? print_file : print_whole_job, err, "/v1/jobs/%llu%s",
-                        ID(id), cli->json ? "" : "?history=0");
+                        ID(id), cli->json ? "" : "?history=0&samples=0");
 }
 
 const struct command command_status = {
@@ -305,7 +305,7 @@ static int run_watch(struct cli *cli, const struct args *args, struct err *err)
         return err_set(err, -ERR_USAGE, "--tensorboard is empty, expected a directory");
     int rc = cli_job_id(cli, args, &id, err);
     if (rc == 0) /* a coordinator is waited for only once it is known to have the job */
-        rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu?history=0", ID(id));
+        rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu?history=0&samples=0", ID(id));
     if (rc == 0 && watch_tensorboard)
         rc = tensorboard_open(cli, id, watch_tensorboard, &tb, err);
     if (rc == 0)

@@ -14,6 +14,7 @@
 
 struct follow {
     struct cli *cli;
+    bool hooked;  /* somebody else reads what is polled, too */
     bool redraws; /* one line on a terminal; else each has its own */
     FILE *lines;  /* where those go */
     struct cli_away away;
@@ -183,11 +184,13 @@ static void show(struct follow *f, const json_t *job)
     str_copy(f->state, sizeof f->state, show_state(job));
 }
 
-/* Its history, which may be large, is only for what is printed as data. */
+/* Its history, which may be large, is only for what is printed as data, and its samples for that
+ * and for hooks. */
 static int read_job(const struct follow *f, uint64_t id, json_t **ret, struct err *err)
 {
     const unsigned long long n = id;
-    int rc = cli_call(f->cli, "GET", NULL, ret, err, "/v1/jobs/%llu?history=0", n);
+    int rc = cli_call(f->cli, "GET", NULL, ret, err, "/v1/jobs/%llu?history=0%s", n,
+                      f->hooked ? "" : "&samples=0");
     if (rc < 0 || !f->cli->json || goes_on(f, *ret))
         return rc;
     json_decref(*ret);
@@ -199,6 +202,7 @@ static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, 
                   bool *ret_answers)
 {
     struct follow f = {.cli = cli,
+                       .hooked = hook != NULL,
                        .redraws = !cli->json && lines == stderr && moving_redraws(),
                        .lines = lines,
                        .away.seen_ms = clock_now_ms(),

@@ -47,14 +47,16 @@ static void get_job(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
     struct err err = {0};
-    uint64_t id, rounds;
+    uint64_t id, rounds, samples;
     if (http_request_param_u64(r, "id", &id) < 0 ||
         http_request_query_u64(r, "history", HTTP_JSON_ROUNDS_MAX, HTTP_JSON_ROUNDS_MAX, &rounds) <
-            0)
+            0 ||
+        http_request_query_u64(r, "samples", HTTP_JSON_SAMPLES_MAX, HTTP_JSON_SAMPLES_MAX,
+                               &samples) < 0)
         return;
     const bool secrets = http_request_role(r) & OPERATOR;
     struct buf job;
-    if (http_json_job_text(api->o.co, id, rounds, secrets, &job, &err) < 0)
+    if (http_json_job_text(api->o.co, id, rounds, samples, secrets, &job, &err) < 0)
         http_answer_refused(api, r, &err);
     else
         http_answer_text(api, r, id, "application/json", &job, get_job);

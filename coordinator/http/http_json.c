@@ -448,9 +448,33 @@ json_t *http_json_sample(const struct grid_rec *s)
     return o;
 }
 
+/* The newest samples. */
+struct newest {
+    json_t *list;
+    size_t skip;
+};
+
+static void count_sample(void *arg, const struct grid_rec *s)
+{
+    ((struct newest *)arg)->skip++;
+}
+
 static void add_sample(void *arg, const struct grid_rec *s)
 {
-    http_json_push(arg, http_json_sample(s));
+    struct newest *n = arg;
+    if (n->skip > 0)
+        n->skip--;
+    else
+        http_json_push(n->list, http_json_sample(s));
+}
+
+static json_t *newest_samples(struct coordinator *co, uint64_t id, size_t max)
+{
+    struct newest n = {.list = must(json_array())};
+    view_each_sample(co, id, count_sample, &n);
+    n.skip -= n.skip < max ? n.skip : max;
+    view_each_sample(co, id, add_sample, &n);
+    return n.list;
 }
 
 static void add_bad(void *arg, const struct bad_sample *b)
@@ -526,7 +550,7 @@ static void put_cost(struct coordinator *co, uint64_t id, json_t *job)
     put(job, "swarm", http_json_quota(v.quota));
 }
 
-json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
+json_t *http_json_job(struct coordinator *co, uint64_t id, size_t samples, struct err *err)
 {
     struct view_job j;
     if (view_job(co, id, &j, err) < 0)
@@ -570,15 +594,15 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(bad, "items", must(json_array()));
     put(o, "bad_samples", bad);
     put(o, "waiting_for", waiting(co, id));
-    static const char *const lists[] = {"classes", "phases",  "modules",    "epochs",
-                                        "samples", "figures", "partitions", "path_list"};
+    static const char *const lists[] = {"classes", "phases",     "modules",  "epochs",
+                                        "figures", "partitions", "path_list"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         put(o, lists[i], must(json_array()));
     view_each_class(co, id, add_class, json_object_get(o, "classes"));
     view_each_replica(co, id, add_phase, json_object_get(o, "phases"));
     view_each_module(co, id, add_module, json_object_get(o, "modules"));
     view_each_epoch(co, id, add_epoch, json_object_get(o, "epochs"));
-    view_each_sample(co, id, add_sample, json_object_get(o, "samples"));
+    put(o, "samples", newest_samples(co, id, samples));
     view_each_path(co, id, add_path, json_object_get(o, "path_list"));
     view_each_best(co, id, add_best, json_object_get(o, "path_list"));
     view_each_partition(co, id, add_partition, json_object_get(o, "partitions"));

@@ -37,13 +37,14 @@ json_t *http_json_status(struct coordinator *co); /* Status */
 void http_json_status_slow(struct coordinator *co, json_t *status);
 json_t *http_json_jobs(struct coordinator *co);          /* [JobSummary] */
 json_t *http_json_job_summary(const struct view_job *j); /* JobSummary */
-/* Job without its history, or NULL. */
-json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err);
-/* Job as text with at most `rounds` of its newest rounds (http_json_job.c), for those who may see
- * its `secrets` or not (job_without_secrets).  On 0 the caller releases ret. */
+/* Job without its history and with at most so many of its newest samples, or NULL. */
+json_t *http_json_job(struct coordinator *co, uint64_t id, size_t samples, struct err *err);
+/* Job as text with at most `rounds` and `samples` of its newest (http_json_job.c), for those who
+ * may see its `secrets` or not (job_without_secrets).  On 0 the caller releases ret. */
 #define HTTP_JSON_ROUNDS_MAX 2000
-int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, bool secrets,
-                       struct buf *ret, struct err *err);
+#define HTTP_JSON_SAMPLES_MAX JOB_SAMPLES_MAX
+int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, size_t samples,
+                       bool secrets, struct buf *ret, struct err *err);
 json_t *http_json_quota(const struct job_swarm *q);    /* Quota */
 json_t *http_json_worker(const struct view_worker *w); /* Worker */
 json_t *http_json_task(const struct view_task *t);     /* Task */

@@ -55,10 +55,10 @@ static void hide_secrets(json_t *job)
     mem_free(spec);
 }
 
-int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, bool secrets,
-                       struct buf *ret, struct err *err)
+int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, size_t samples,
+                       bool secrets, struct buf *ret, struct err *err)
 {
-    json_t *o = http_json_job(co, id, err);
+    json_t *o = http_json_job(co, id, samples, err);
     if (o == NULL)
         return err->code;
     if (!secrets)

@@ -260,7 +260,7 @@ class Server:
         if path == "/v1/status":
             return text(self.status())
         if path == "/v1/jobs/1":
-            return text(self.job)
+            return text(dict(self.job, samples=[]) if "samples=0" in query else self.job)
         if path == "/v1/jobs/1/metrics":
             after = int(query.partition("after=")[2] or 0)
             return "application/x-ndjson", "".join(json.dumps(m) + "\n" for m in self.made.metrics if m["n"] > after).encode()
@@ -282,7 +282,7 @@ class Server:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 path, _, query = self.path.partition("?")
-                server.called.append(path)
+                server.called.append(self.path)
                 if path == "/v1/events":
                     self.send_response(200)
                     self.send_header("Content-Type", "text/event-stream")

@@ -380,6 +380,8 @@ def test_a_finished_job_is_told_in_full(trained):
     assert sum(e["done"] for e in job["epochs"]) == 2 * 3 * 4 * 8
     assert job["partitions"] == [] and all(x["partition"] is None for x in job["epochs"] + job["path_list"]), "all the data"
     assert "paths" not in trained.swarm.skerry("status", trained.job).stdout, "there is but one"
+    bounded = [trained.swarm.get(f"/v1/jobs/{trained.job}?samples={n}").json()["samples"] for n in (0, 1, 1024)]
+    assert bounded == [[], job["samples"][-1:], job["samples"]] and len(job["samples"]) > 1
     assert job["modules"][0]["version"] == 3
     assert job["bytes"]["per_param_up"] > 0 and 0 < job["bytes"]["ratio"] < 1
     versions = trained.call("listModules").json()["items"][0]["versions"]

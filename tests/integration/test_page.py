@@ -586,6 +586,8 @@ def test_texts_are_text(show):
     made = canned.lattice()
     page = show(made)
     page.wait(lambda: page.visible("#sample-text"), "the text")
+    again = "/v1/jobs/1?history=0&samples=0"  # until there is another one
+    page.wait(lambda: page.swarm.called.count(again) > 1, "it to be asked for without samples")
     assert page.text("#sample-text") == made.job["samples"][1]["text"]
     assert page.count("#sample-text b") == 0 and not page.visible("#picture")
     assert page.count("#sides [role=tab]") == 2

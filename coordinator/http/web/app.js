@@ -16,6 +16,7 @@ const SILENT_MS = 10000;    // without a byte of an answer
 const state = {
   status: null, job: null, open: [], log: [], chosen: null, lastMetric: 0,
   readAt: 0, live: false, gone: false, retryAt: 0,
+  sampled: false, // the job's samples are complete
   logged: false, // the log is complete up to its last sentence
 };
 const chart = new LossChart($('chart'), $('readout'));
@@ -96,12 +97,16 @@ async function readJob() {
   if (id !== state.chosen) {
     state.chosen = id;
     state.job = null;
+    state.sampled = false;
     state.lastMetric = 0;
     chart.clear();
   }
   if (id === null) return;
-  const [job, leased, pending] = await Promise.all([getJson(`/v1/jobs/${id}?history=0`),
+  const sampled = state.sampled && state.live; // without events nobody tells of new ones
+  state.sampled = true;                        // until an event tells of another one
+  const [job, leased, pending] = await Promise.all([getJson(`/v1/jobs/${id}?history=0${sampled ? '&samples=0' : ''}`),
     getJson(`/v1/tasks?job=${id}&state=leased`), getJson(`/v1/tasks?job=${id}&state=pending`)]);
+  if (sampled) job.samples = state.job.samples;
   await readMetrics(id);
   await step.read(job, get);
   state.job = job;
@@ -130,6 +135,7 @@ async function read() {
     back();
     draw();
   } catch (error) {
+    state.sampled = false;
     if (error instanceof LoggedOut) location.reload();
     else if (error.status === 404) state.chosen = undefined; // the job went away between two reads
     else if (heard && error.name === 'AbortError') back(); // it is there, but what has not been written is not told
@@ -150,7 +156,7 @@ function listen() {
   source = new EventSource('/v1/events');
   source.onopen = () => {
     state.live = true;
-    state.logged = false; // nothing is sent again
+    state.logged = state.sampled = false; // nothing is sent again
     wanted = true;
     link();
   };
@@ -163,7 +169,11 @@ function listen() {
     }
   };
   const on = (name, take) => source.addEventListener(name, (e) => take(JSON.parse(e.data)));
-  for (const name of ['job', 'round', 'sample']) on(name, () => (wanted = true));
+  for (const name of ['job', 'round']) on(name, () => (wanted = true));
+  on('sample', () => {
+    state.sampled = false;
+    wanted = true;
+  });
   on('worker', takeWorker);
   on('loss', (m) => m.job === state.chosen && state.job && m.n === state.lastMetric + 1 && takeMetric(m));
   on('log', (e) => {

@@ -94,7 +94,7 @@ static void the_end_of_a_job_is_the_status(void **state)
         char said[4096], asked[256];
         assert_int_equal(follow(&cli, answers, NULL, said, asked), cases[i].status);
         assert_string_equal(said, cases[i].line);
-        assert_string_equal(asked, "GET /v1/jobs/7?history=0 HTTP/1.1");
+        assert_string_equal(asked, "GET /v1/jobs/7?history=0&samples=0 HTTP/1.1");
     }
 }
 
@@ -128,7 +128,7 @@ static void data_come_whole_when_something_happens(void **state)
     struct cli cli = {.json = true};
     char said[4096], asked[256];
     assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
-    assert_string_equal(asked, "GET /v1/jobs/7?history=0 HTTP/1.1");
+    assert_string_equal(asked, "GET /v1/jobs/7?history=0&samples=0 HTTP/1.1");
     const char *first = strstr(said, "\"history\""),
                *last = first ? strstr(first + 1, "\"history\"") : 0;
     assert_true(first && last && !strstr(last + 1, "\"round\""));

@@ -27,7 +27,7 @@ static json_t *at(json_t *o, const char *key)
 static void test_unknown_is_null(void **state)
 {
     struct err err = {0};
-    json_t *o = http_json_job(NULL, 7, &err);
+    json_t *o = http_json_job(NULL, 7, 9, &err);
     assert_non_null(o);
     static const char *const nulls[] = {"eval_loss", "images_per_s", "eta_ms", "total_steps"};
     for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++)
@@ -41,14 +41,14 @@ static void test_unknown_is_null(void **state)
     assert_int_equal(json_integer_value(at(json_array_get(at(o, "waiting_for"), 1), "until_ms")),
                      900);
     json_decref(o);
-    assert_null(http_json_job(NULL, 8, &err));
+    assert_null(http_json_job(NULL, 8, 9, &err));
     assert_int_equal(err.code, -ERR_NOTFOUND);
 }
 
 static void test_paths_and_partitions(void **state)
 {
     struct err err = {0};
-    json_t *o = http_json_job(NULL, 7, &err);
+    json_t *o = http_json_job(NULL, 7, 9, &err);
     json_t *path = json_array_get(at(o, "path_list"), 0);
     assert_true(json_is_null(at(path, "partition")));  /* all the data */
     assert_true(json_is_null(at(path, "eval_round"))); /* never evaluated */
@@ -69,7 +69,7 @@ static void test_paths_and_partitions(void **state)
 static void test_text_is_utf8(void **state)
 {
     struct err err = {0};
-    json_t *o = http_json_job(NULL, 7, &err);
+    json_t *o = http_json_job(NULL, 7, 9, &err);
     assert_string_equal(json_string_value(at(o, "reason")), "caf?");
     assert_string_equal(json_string_value(at(o, "name")), "a\"b\\c\nd");
     json_decref(o);
@@ -123,9 +123,9 @@ static void test_lists_are_bounded(void **state)
     struct err err = {0};
     struct buf text;
     const size_t most = HTTP_JSON_ROUNDS_MAX;
-    assert_int_equal(http_json_job_text(NULL, 8, most, true, &text, &err), -ERR_NOTFOUND);
+    assert_int_equal(http_json_job_text(NULL, 8, most, 9, true, &text, &err), -ERR_NOTFOUND);
     json_set_alloc_funcs(count_malloc, count_free);
-    assert_int_equal(http_json_job_text(NULL, 7, most, true, &text, &err), 0);
+    assert_int_equal(http_json_job_text(NULL, 7, most, 9, true, &text, &err), 0);
     json_set_alloc_funcs(malloc, free);
     assert_in_range(held_most, 1, 256 << 10);
     json_t *o = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, NULL);
@@ -138,7 +138,7 @@ static void test_lists_are_bounded(void **state)
     assert_int_equal(json_integer_value(at(json_array_get(history, 1999), "round")), 2100);
     assert_int_equal(json_array_size(at(at(o, "bad_samples"), "items")), 64);
     json_decref(o);
-    assert_int_equal(http_json_job_text(NULL, 7, 0, true, &text, &err), 0);
+    assert_int_equal(http_json_job_text(NULL, 7, 0, 9, true, &text, &err), 0);
     assert_true(str_ends(buf_str(&text), ",\"history\":[]}"));
     buf_release(&text);
 }
@@ -153,7 +153,7 @@ static void test_a_viewer_sees_no_secrets(void **state)
     for (int secrets = 0; secrets < 2; secrets++) {
         struct err err = {0};
         struct buf text;
-        assert_int_equal(http_json_job_text(NULL, 7, 0, secrets, &text, &err), 0);
+        assert_int_equal(http_json_job_text(NULL, 7, 0, 0, secrets, &text, &err), 0);
         json_t *o = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, NULL);
         assert_string_equal(json_string_value(at(o, "spec")),
                             secrets ? job.spec
@@ -247,13 +247,13 @@ static void test_step_on_several_devices(void **state)
     assert_true(json_is_null(at(plan, "inside")));
     assert_string_equal(json_string_value(at(plan, "filled_with")), "images");
     json_decref(a);
-    json_t *o = http_json_job(NULL, 7, &err), *of = at(o, "trace");
+    json_t *o = http_json_job(NULL, 7, 9, &err), *of = at(o, "trace");
     assert_int_equal(json_integer_value(at(of, "task")), 5);
     assert_string_equal(json_string_value(at(of, "worker_name")), "isle");
     assert_int_equal(json_integer_value(at(of, "round")), 5); /* people count from 1 */
     json_decref(o);
     trace.text = NULL;
-    o = http_json_job(NULL, 7, &err);
+    o = http_json_job(NULL, 7, 9, &err);
     assert_true(json_is_null(at(o, "trace")));
     json_decref(o);
     trace.text = trace_text;
