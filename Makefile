@@ -283,6 +283,8 @@ deps: ## install what building, the demo and the tests need (Debian 12; others: 
 
 install: $(BINS) $(SKERRY_LIBS) ## install programs, libskerry and its header under PREFIX (default /usr/local)
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(BINS)
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(BIN)/skerry completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/skerry
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/libskerry libskerry/skerry.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(SKERRY_LIBS)
 	ln -sf libskerry.so $(DESTDIR)$(PREFIX)/lib/$(SKERRY_SONAME)

@@ -69,6 +69,21 @@ static void print_all(const json_t *status)
                show_dollars(cli_num(blobs, "request_dollars", 0), text));
 }
 
+/* The same for programs. */
+static void print_all_json(const json_t *status)
+{
+    json_t *items = json_array();
+    const json_t *job;
+    size_t i;
+    json_array_foreach(json_object_get(status, "jobs"), i, job) json_array_append_new(
+        items, json_pack("{s:O*,s:O*,s:O*,s:O*}", "id", json_object_get(job, "id"), "name",
+                         json_object_get(job, "name"), "state", json_object_get(job, "state"),
+                         "dollars", json_object_get(job, "dollars")));
+    cli_print_taken(
+        json_pack("{s:o,s:O?}", "items", items, "request_dollars",
+                  json_object_get(json_object_get(status, "blob_store"), "request_dollars")));
+}
+
 static int run_cost(struct cli *cli, const struct args *args, struct err *err)
 {
     json_t *answer = NULL;
@@ -77,8 +92,10 @@ static int run_cost(struct cli *cli, const struct args *args, struct err *err)
     if (rc == 0)
         rc = id ? cli_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%" PRIu64, id)
                 : cli_call(cli, "GET", NULL, &answer, err, "/v1/status");
-    if (rc == 0 && cli->json)
-        cli_print_json(id ? json_object_get(answer, "cost") : answer);
+    if (rc == 0 && cli->json && id)
+        cli_print_json(json_object_get(answer, "cost"));
+    else if (rc == 0 && cli->json)
+        print_all_json(answer);
     else if (rc == 0 && id)
         print_job(answer);
     else if (rc == 0)

@@ -8,13 +8,15 @@
 
 #define FLAGS_MAX 32
 
+static const struct command command_completion;
+
 static const struct command *const commands[] = {
-    &command_new,      &command_run,    &command_submit,  &command_check,  &command_keys,
-    &command_watch,    &command_status, &command_workers, &command_tasks,  &command_sample,
-    &command_export,   &command_trace,  &command_cancel,  &command_drain,  &command_login,
-    &command_doctor,   &command_tokens, &command_revoke,  &command_backup, &command_restore,
-    &command_audit,    &command_cost,   &command_adjust,  &command_pause,  &command_resume,
-    &command_rollback, &command_remove,
+    &command_new,      &command_run,    &command_submit,     &command_check,  &command_keys,
+    &command_watch,    &command_status, &command_workers,    &command_tasks,  &command_sample,
+    &command_export,   &command_trace,  &command_cancel,     &command_drain,  &command_login,
+    &command_doctor,   &command_tokens, &command_revoke,     &command_backup, &command_restore,
+    &command_audit,    &command_cost,   &command_adjust,     &command_pause,  &command_resume,
+    &command_rollback, &command_remove, &command_completion,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -24,7 +26,7 @@ static void help(FILE *out)
           "Trains one model across scattered islands of GPUs.\n\ncommands:\n",
           out);
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->what);
+        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->what);
     fputs("\n`skerry COMMAND --help` tells more.\n\n"
           "exit status:\n"
           "  0 done             3 no coordinator or wrong token   5 the job failed\n"
@@ -52,6 +54,48 @@ static void collect_flags(const struct command *c, struct cli *cli, struct args_
         out[n++] = *f;
     out[n] = (struct args_flag){0};
 }
+
+/* ---- completion ---- */
+
+static void print_words(const struct command *c)
+{
+    struct cli cli = {0};
+    struct args_flag flags[FLAGS_MAX + 1];
+    collect_flags(c, &cli, flags);
+    printf("    %s) words='--help", c->name);
+    for (const struct args_flag *f = flags; f->name; f++)
+        printf(" --%s", f->name);
+    puts("' ;;");
+}
+
+/* A word is a command in the first place, then a flag if it begins so, and else a file. */
+static int run_completion(struct cli *cli, const struct args *args, struct err *err)
+{
+    if (strcmp(args->rest[0], "bash") != 0)
+        return err_set(err, -ERR_USAGE, "'%.60s' is no shell that is known here, expected bash",
+                       args->rest[0]);
+    puts("_skerry() {\n  local word=${COMP_WORDS[COMP_CWORD]} words=\n"
+         "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words='help --version");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        printf("      %s\n", commands[i]->name);
+    puts("'\n  elif [ \"${word:0:1}\" = - ]; then\n    case ${COMP_WORDS[1]} in");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        print_words(commands[i]);
+    puts("    esac\n  fi\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n"
+         "complete -o default -F _skerry skerry");
+    return CLI_OK;
+}
+
+static const struct command command_completion = {
+    .name = "completion",
+    .what = "print what lets a shell complete commands and flags",
+    .usage = "bash",
+    .about = "Prints a script for a shell: source <(skerry completion bash).  The Debian package "
+             "installs it.",
+    .rest_min = 1,
+    .rest_max = 1,
+    .run = run_completion,
+};
 
 static int run(const struct command *c, int argc, char **argv)
 {

@@ -415,7 +415,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_run = {
     .name = "run",
-    .what = "run a job on a private swarm on this machine; results go to a folder",
+    .what = "run a job on a private swarm on this machine, into a folder",
     .usage = "job.yaml [--workers N] [--out DIR]",
     .about = "Starts a coordinator and workers on free loopback ports and runs the "
              "job to its end.  DIR then has samples.png (or sample.txt), which is "

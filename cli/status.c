@@ -253,13 +253,22 @@ static void print_tasks(const json_t *answer)
 }
 
 static const char *tasks_state;
+static const char *const states[] = {"pending", "leased", "done", "failed", "cancelled"};
+
+static bool is_state(const char *word)
+{
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        if (strcmp(states[i], word) == 0)
+            return true;
+    return false;
+}
 
 static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
 {
     char job[32] = "", state[48] = "", path[128];
     json_t *answer = NULL;
     uint64_t id = 0; /* tasks of every job */
-    if (tasks_state && !str_is_name(tasks_state, 31))
+    if (tasks_state && !is_state(tasks_state))
         return err_set(err, -ERR_USAGE,
                        "--state is '%.60s', expected pending, leased, done, failed or cancelled",
                        tasks_state);

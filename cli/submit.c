@@ -201,7 +201,7 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_check = {
     .name = "check",
-    .what = "check a job file and its data, and predict time, memory and traffic",
+    .what = "check a job file and its data; predict time, memory and traffic",
     .usage = "job.yaml [--workers N] [--here] [--link RATE]",
     .about = "Says whether `skerry submit` would accept this job file and its data: "
              "reads all of them and sends nothing.  Then measures some steps on this"

@@ -128,8 +128,8 @@ static int find_token(struct cli *cli, const char *given, bool revoked_too, uint
     *ret = id != 0 ? id : old;
     if (*ret == 0)
         return err_set(err, -ERR_NOTFOUND,
-                       "there is no token '%s'; `skerry tokens` lists them, and a worker is named "
-                       "worker:ID",
+                       "there is no token '%s'; `skerry tokens` lists them, and a worker is given "
+                       "as worker:NAME",
                        given);
     return 0;
 }
@@ -185,11 +185,21 @@ static int adjust(struct cli *cli, struct err *err)
     return rc;
 }
 
+static bool is_role(const char *word)
+{
+    return strcmp(word, token_role_name(TOKEN_ROLE_WORKER)) == 0 ||
+           strcmp(word, token_role_name(TOKEN_ROLE_OPERATOR)) == 0 ||
+           strcmp(word, token_role_name(TOKEN_ROLE_VIEWER)) == 0;
+}
+
 static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
 {
     const bool bounds = has_uses || has_workers || has_jobs || has_budget || has_life;
     int rc = 0;
-    if (role && change)
+    if (role && !is_role(role))
+        rc =
+            err_set(err, -ERR_USAGE, "--new is '%.60s', expected worker, operator or viewer", role);
+    else if (role && change)
         rc = err_set(err, -ERR_USAGE,
                      "--new makes a token and --change changes one: give only one of them");
     else if (change && name)
@@ -247,19 +257,17 @@ const struct command command_tokens = {
 static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
 {
     static const char worker[] = "worker:";
-    const char *given = args->rest[0], *what = "tokens";
+    const char *given = args->rest[0];
+    const char *what = str_starts(given, worker) ? "workers" : "tokens";
     json_t *answer = NULL;
-    uint64_t id;
+    uint64_t id = 0;
     int rc;
-    if (str_starts(given, worker)) {
-        what = "workers";
-        if (str_parse_u64(given + strlen(worker), &id) < 0)
-            return err_set(err, -ERR_USAGE,
-                           "'%s' is not a worker's id; `skerry workers` lists them",
-                           given + strlen(worker));
-    } else if ((rc = find_token(cli, given, false, &id, err)) < 0) {
+    if (str_starts(given, worker))
+        rc = cli_find(cli, "worker", given + strlen(worker), &id, err);
+    else
+        rc = find_token(cli, given, false, &id, err);
+    if (rc < 0)
         return rc;
-    }
     rc = cli_call(cli, "POST", NULL, &answer, err, "/v1/%s/%" PRIu64 "/revoke", what, id);
     if (rc == 0 && cli->json)
         cli_print_json(answer);
@@ -272,7 +280,7 @@ static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
 const struct command command_revoke = {
     .name = "revoke",
     .what = "revoke a token with all that joined by it, or a worker's key",
-    .usage = "NAME|ID|worker:ID",
+    .usage = "NAME|ID|worker:NAME|worker:ID",
     .about = "Revokes a token at once and for good, closing the connections of all "
              "that use it and of all workers that joined with it; or one worker, "
              "which can join again under a new key with a valid token.",

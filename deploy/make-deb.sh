@@ -26,6 +26,8 @@ for p in coordinatord workerd skerry; do
     put 755 "$bin/$p" "usr/bin/$p"
     strip --strip-unneeded "$root/usr/bin/$p"
 done
+"$bin/skerry" completion bash >"$work/completion"
+put 644 "$work/completion" usr/share/bash-completion/completions/skerry
 for u in coordinatord workerd workerd-devices; do
     put 644 "$here/systemd/$u.service" "lib/systemd/system/$u.service"
 done

@@ -460,7 +460,8 @@ static bool is_initials(const char *name, const char *word)
 const char *str_suggest(const char *word, const char *const *names, size_t n)
 {
     const char *best = NULL;
-    unsigned best_distance = (unsigned)strlen(word) / 3 + 1;
+    const unsigned len = (unsigned)strlen(word);
+    unsigned best_distance = len > 3 ? len / 3 + 1 : 1; /* of three letters two are another word */
     for (size_t i = 0; i < n; i++) {
         unsigned d = names[i] ? str_distance(word, names[i]) : UINT32_MAX;
         /* A distance near the length of a short name would match anything. */
@@ -473,7 +474,7 @@ const char *str_suggest(const char *word, const char *const *names, size_t n)
     for (size_t i = 0; i < n && !best; i++)
         if (names[i] && is_initials(names[i], word))
             best = names[i];
-    for (size_t i = 0; i < n && !best && strlen(word) >= 3; i++)
+    for (size_t i = 0; i < n && !best && len >= 3; i++)
         if (names[i] && strlen(names[i]) >= 3 && (strstr(names[i], word) || strstr(word, names[i])))
             best = names[i];
     return best;

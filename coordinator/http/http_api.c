@@ -340,6 +340,8 @@ static void reply_asset(struct http_request *r, unsigned status, const char *nam
         return;
     }
     add_headers(r);
+    if (status == 200 && http_reply_unchanged(r, asset->etag))
+        return;
     http_reply_static(r, status, type, asset->data, asset->len);
 }
 

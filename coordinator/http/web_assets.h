@@ -7,6 +7,7 @@
 
 struct web_asset {
     const char *name; /* "app.js" */
+    const char *etag; /* another one for other content */
     const unsigned char *data;
     size_t len;
 };

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints a C file that holds the given files: web_assets.sh FILE... >OUT.c
-# Needs nothing but a POSIX shell, od and sed.
+# Needs nothing but a POSIX shell, od, sed, cksum and tr.
 set -eu
 echo '#include "coordinator/http/web_assets.h"'
 i=0
@@ -9,7 +9,8 @@ for file; do
     echo "static const unsigned char file_$i[] = {"
     od -An -v -tx1 "$file" | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g'
     echo '};'
-    table="$table    { \"$(basename "$file")\", file_$i, sizeof file_$i },
+    etag=$(cksum <"$file" | tr ' ' -)
+    table="$table    { \"$(basename "$file")\", \"$etag\", file_$i, sizeof file_$i },
 "
     i=$((i + 1))
 done

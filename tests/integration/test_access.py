@@ -215,11 +215,11 @@ def test_tokens_do_not_stay_on_command_lines(swarm, tmp_path):
 
 @pytest.mark.parametrize("args, code, words", [
     (["tokens", "--uses", "3"], 2, "need --new"),  # a wrong command line
-    (["tokens", "--new", "root"], 1, "expected worker, operator or viewer"),
+    (["tokens", "--new", "root"], 2, "expected worker, operator or viewer"),
     (["tokens", "--new", "viewer", "--uses", "3"], 1, "limit a worker's token"),
     (["tokens", "--new", "worker", "--name", "a b"], 1, "expected up to"),
     (["revoke", "nobody"], 1, "there is no token 'nobody'"),
-    (["revoke", "worker:x"], 2, "not a worker's id"),
+    (["revoke", "worker:x"], 1, "there is no worker 'x'"),
 ])
 def test_wrong_orders_are_explained(swarm, args, code, words):
     done = swarm.skerry(*args)

@@ -207,6 +207,18 @@ def test_every_subcommand_has_help(command):
     assert max(map(len, done.stdout.splitlines())) < 80 and skerry("help", command).stdout == done.stdout
 
 
+@pytest.mark.parametrize("typed, completed", [
+    (["skerry", "wor"], ["workers"]), (["skerry", "status", "--f"], ["--file"]), (["skerry", "workers", "--"], ["--help", "--server", "--json"]),
+    (["skerry", "submit", "jo"], [])])
+def test_a_shell_completes_commands_and_flags(typed, completed):
+    script = subprocess.run([f"{BIN}/skerry", "completion", "bash"], stdout=subprocess.PIPE, text=True, timeout=30, check=True).stdout
+    asked = f"COMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; _skerry; printf '%s\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", script + asked], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    assert done.stdout.split() == completed
+    refused = skerry("completion", "fish")
+    assert refused.returncode == USAGE and "expected bash" in refused.stderr
+
+
 @pytest.mark.parametrize("what, why", [("--version", "No space left on device"), ("keys", "full disk")])
 def test_what_is_printed_onto_a_full_disk(what, why):
     with open("/dev/full", "w", encoding="utf-8") as full:

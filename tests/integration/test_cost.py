@@ -46,6 +46,8 @@ def test_a_job_pays_for_the_time_of_its_workers(swarm):
     assert f"job {job}, " in text and "work" in text and "waiting" in text, text
     assert json.loads(swarm.skerry("cost", job, "--json").stdout)["total"] == got["total"]
     assert "$" in swarm.skerry("cost").stdout
+    assert json.loads(swarm.skerry("cost", "--json").stdout) == {
+        "items": [{"id": job, "name": "tiny", "state": "done", "dollars": got["total"]}], "request_dollars": None}
 
 
 def test_a_spent_budget_waits_for_more(swarm):

@@ -324,8 +324,18 @@ def test_a_query_that_is_too_long(quiet, arguments, status):
 def test_wrong_methods(quiet):
     for method, path in (("DELETE", "/v1/jobs"), ("POST", "/v1/status"), ("PUT", "/healthz")):
         answer = quiet.swarm.session.request(method, quiet.swarm.url + path, timeout=20)
-        assert answer.status_code == 405, answer.text
+        assert answer.status_code == 405 and answer.headers["Allow"], answer.text
         quiet.validate_named(answer.json(), "Error")
+    answer = quiet.swarm.session.delete(quiet.swarm.url + "/v1/jobs", timeout=20)
+    assert answer.headers["Allow"] == "GET, HEAD, POST"
+
+
+def test_a_file_of_the_page_is_sent_once(quiet):
+    first = quiet.swarm.get("/web/app.js")
+    again = quiet.call("pageFile", 304, params={"name": "app.js"}, headers={"If-None-Match": first.headers["ETag"]})
+    assert not again.content and again.headers["Cache-Control"] == "no-cache"
+    other = quiet.swarm.get("/web/app.css")
+    assert other.headers["ETag"] != first.headers["ETag"]
 
 
 def test_commands_to_what_is_not_there(quiet):

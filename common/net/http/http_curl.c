@@ -104,7 +104,7 @@ int http_curl_status_error(long status, const char *body, const char *url, struc
     const json_t *error = json_object_get(j, "error");
     const char *message = json_string_value(json_object_get(error, "message"));
     if (message)
-        (void)err_set(err, code, "%s (HTTP %ld)", message, status);
+        (void)err_set(err, code, "%s", message);
     else
         (void)err_set(err, code, "%.*s answered HTTP %ld", shown(url), url, status);
     json_decref(j);

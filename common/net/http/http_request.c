@@ -146,22 +146,27 @@ static void reply_wrong_role(struct http_request *r)
 int http_request_route(struct http_request *r)
 {
     struct http_server *s = r->server;
-    bool path_known = false;
+    char allow[64] = ""; /* the methods of this path */
     for (unsigned g = 0; g < s->group_count && !r->route; g++) {
         for (unsigned i = 0; i < s->groups[g].count && !r->route; i++) {
             const struct http_route *t = &s->groups[g].routes[i];
             if (!match(r, t->pattern))
                 continue;
-            path_known = true;
+            const size_t n = strlen(allow);
+            (void)snprintf(allow + n, sizeof allow - n, "%s%s%s", n ? ", " : "", t->method,
+                           strcmp(t->method, "GET") == 0 ? ", HEAD" : "");
             if (method_fits(t, r->method))
                 r->route = t;
         }
     }
     if (!r->route) {
-        if (path_known)
-            http_reply_error(r, 405, "method_not_allowed", "%s is not possible here", r->method);
-        else
+        if (allow[0]) {
+            http_reply_header(r, "Allow", allow);
+            http_reply_error(r, 405, "method_not_allowed", "%s is not possible here, only %s",
+                             r->method, allow);
+        } else {
             http_reply_error(r, 404, "not_found", "there is nothing at %s", r->path);
+        }
         return -ERR_NOTFOUND;
     }
     learn_role(r);
@@ -554,6 +559,17 @@ static struct MHD_Response *file_response(const struct http_request *r, int fd, 
     return response;
 }
 
+bool http_reply_unchanged(struct http_request *r, const char *etag)
+{
+    char text[96];
+    snprintf(text, sizeof(text), "\"%s\"", etag);
+    http_reply_header(r, "ETag", text);
+    if (!etag_matches(http_request_header(r, "If-None-Match"), etag))
+        return false;
+    http_reply_empty(r, 304);
+    return true;
+}
+
 void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
                      const char *etag)
 {
@@ -561,14 +577,9 @@ void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *
     uint64_t from = 0, len = size;
     unsigned status = 200;
     http_reply_header(r, "Accept-Ranges", "bytes");
-    if (etag) {
-        snprintf(text, sizeof(text), "\"%s\"", etag);
-        http_reply_header(r, "ETag", text);
-        if (etag_matches(http_request_header(r, "If-None-Match"), etag)) {
-            close(fd);
-            http_reply_empty(r, 304);
-            return;
-        }
+    if (etag && http_reply_unchanged(r, etag)) {
+        close(fd);
+        return;
     }
     const char *if_range = http_request_header(r, "If-Range");
     enum range range = parse_range(http_request_header(r, "Range"), size, &from, &len);

@@ -150,6 +150,8 @@ void http_reply_text(struct http_request *r, unsigned status, const char *conten
                      const char *text);
 void http_reply_bytes(struct http_request *r, unsigned status, const char *content_type,
                       const void *data, size_t len); /* copied */
+/* Sends this ETag with what follows; true: the client has that already, and was answered so. */
+bool http_reply_unchanged(struct http_request *r, const char *etag);
 /* Bytes that outlive the server (the dashboard's files): not copied. */
 void http_reply_static(struct http_request *r, unsigned status, const char *content_type,
                        const void *data, size_t len);

@@ -89,7 +89,7 @@ static void all_commands(void **state)
     char *whole = str_dup(said);
     for (size_t i = 0; i < N_COMMANDS; i++) {
         const struct command *c = commands[i];
-        char *line = str_printf("\n  %-9s %s\n", c->name, c->what),
+        char *line = str_printf("\n  %-10s %s\n", c->name, c->what),
              *usage = str_printf("usage: skerry %s ", c->name);
         has(whole, line);
         assert_int_equal(TYPED(c->name, "--help"), CLI_OK);

@@ -129,9 +129,9 @@ static void tasks_are_asked_for(void **state)
     assert_string_equal(r.last, "GET /v1/tasks?job=7&state=done&before=0 HTTP/1.1");
     run(&command_tasks, &cli, NULL, some, &r);
     assert_string_equal(r.last, "GET /v1/tasks?state=done&before=0 HTTP/1.1");
-    *wanted = "do&ne";
+    *wanted = "lease";
     run(&command_tasks, &cli, NULL, some, &r);
-    misused(&r, "--state is 'do&ne'");
+    misused(&r, "--state is 'lease', expected pending, leased, done, failed or cancelled");
     assert_string_equal(r.asked, "");
     *wanted = NULL;
 }

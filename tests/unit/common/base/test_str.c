@@ -87,14 +87,21 @@ static void parses_units(void **state)
 
 static void suggests(void **state)
 {
-    static const char *const names[] = {"batch",        "lr", "warmup", "schedule",
-                                        "weight_decay", NULL, "ema",    "rounds"};
+    static const char *const names[] = {"batch", "lr",  "warmup", "schedule", "weight_decay",
+                                        NULL,    "ema", "rounds", "top"};
     static const struct {
         const char *word, *best;
     } cases[] = {
-        {"lerning_rate", "lr"},           {"learning_rate", "lr"}, {"bacth", "batch"},
-        {"wieght_decay", "weight_decay"}, {"shedule", "schedule"}, {"zzzzzz", NULL},
-        {"decay", "weight_decay"},        {"round", "rounds"},
+        {"lerning_rate", "lr"},
+        {"learning_rate", "lr"},
+        {"bacth", "batch"},
+        {"wieght_decay", "weight_decay"},
+        {"shedule", "schedule"},
+        {"zzzzzz", NULL},
+        {"decay", "weight_decay"},
+        {"round", "rounds"},
+        {"foo", NULL},
+        {"ena", "ema"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *hit = str_suggest(cases[i].word, names, COUNT(names));
