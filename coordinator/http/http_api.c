@@ -320,7 +320,7 @@ static const struct web_asset *find_asset(const char *name)
     return NULL;
 }
 
-static void reply_asset(struct http_request *r, unsigned status, const char *name)
+static void reply_asset(struct http_request *r, const char *name)
 {
     static const struct {
         const char *ending, *type;
@@ -340,19 +340,36 @@ static void reply_asset(struct http_request *r, unsigned status, const char *nam
         return;
     }
     add_headers(r);
-    if (status == 200 && http_reply_unchanged(r, asset->etag))
+    if (http_reply_unchanged(r, asset->etag))
         return;
-    http_reply_static(r, status, type, asset->data, asset->len);
+    http_reply_static(r, 200, type, asset->data, asset->len);
 }
 
 static void get_web_file(void *arg, struct http_request *r)
 {
     const char *name = http_request_param(r, "name");
     /* The pages themselves are served only at /. */
-    reply_asset(r, 200, str_ends(name, ".html") ? "" : name);
+    reply_asset(r, str_ends(name, ".html") ? "" : name);
 }
 
 /* ---- login --------------------------------------------------------------- */
+
+/* The form, whose paragraph about a refusal is for those that were refused. */
+static void reply_form(struct http_request *r, bool denied)
+{
+    static const char about[] = "    <p class=\"denied\"";
+    const struct web_asset *form = find_asset("login.html");
+    const char *text = (const char *)form->data, *end = text + form->len;
+    const char *from = memmem(text, form->len, about, strlen(about));
+    const char *to = (const char *)memchr(from, '\n', (size_t)(end - from)) + 1;
+    struct buf page;
+    buf_init(&page, form->len);
+    (void)buf_append(&page, text, (size_t)((denied ? to : from) - text)); /* it has room */
+    (void)buf_append(&page, to, (size_t)(end - to));
+    add_headers(r);
+    http_reply_bytes(r, denied ? 401 : 200, "text/html; charset=utf-8", buf_str(&page), page.len);
+    buf_release(&page);
+}
 
 static void redirect_home(struct http_request *r)
 {
@@ -370,7 +387,7 @@ static void log_in(const struct http_api *api, struct http_request *r, const cha
         http_reply_cookie(r, id, SESSION_LIFE_MS / 1000);
         redirect_home(r);
     } else {
-        reply_asset(r, 401, "denied.html");
+        reply_form(r, true);
     }
 }
 
@@ -381,9 +398,9 @@ static void get_page(void *arg, struct http_request *r)
     if (secret != NULL)
         log_in(api, r, secret); /* which also clears the address bar */
     else if (http_request_role(r) & VIEWER)
-        reply_asset(r, 200, "index.html");
+        reply_asset(r, "index.html");
     else
-        reply_asset(r, 200, "login.html");
+        reply_form(r, false);
 }
 
 /* The first value of a form, with %XX and '+' decoded, cut to fit. */
