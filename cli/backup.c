@@ -62,7 +62,8 @@ const struct command command_backup = {
 
 static const struct args_flag restore_flags[] = {
     DATA_DIR,
-    {"from", 0, ARGS_STR, &from, "NAME", "take this backup, such as 20261122T212400Z [the newest]"},
+    {"from", 0, ARGS_STR, &from, "NAME",
+     "take this backup, such as 20261122T212400Z (default: the newest)"},
     {0},
 };
 

@@ -367,7 +367,7 @@ const struct command command_new = {
             {"images", 0, ARGS_STR, &new_images, "DIR", "class folders of images, or tars"},
             {"text", 0, ARGS_STR, &new_text, "FILE", "a .txt, .jsonl or .bin, or a folder of them"},
             {"text-field", 0, ARGS_STR, &new_text_field, "NAME",
-             "field of a .jsonl line that holds the text [text]"},
+             "field of a .jsonl line that holds the text (default: text)"},
             {"from", 0, ARGS_STR, &new_from, "DIR",
              "a Llama of transformers to start from: its weights, sizes and tokenizer"},
             {"captions", 0, ARGS_STR, &new_captions, "DIR", "images with captions"},

@@ -340,7 +340,7 @@ const struct command command_sample = {
     .flags =
         (const struct args_flag[]){
             {"out", 'o', ARGS_STR, &options.out, "FILE",
-             "file for the PNG [samples.png], or for the text, which is printed, too"},
+             "file for the PNG (default: samples.png), or for the text, which is printed, too"},
             {"count", 'n', ARGS_U64, &options.count, "N", "number of samples", .min = 1,
              .max = 1024},
             {"labels", 0, ARGS_STR, &options.labels, "A,B,..",

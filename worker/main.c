@@ -119,14 +119,14 @@ static int check_options(struct options *o, struct err *err)
 }
 
 static const char exit_codes[] =
-    "Exit codes:\n"
+    "exit status:\n"
     "  0  left on request (SIGTERM, SIGINT, drained, a notice of --spot); a\n"
     "     SIGINT after that ends it at once, without a last snapshot\n"
     "  1  cannot run here (work dir, disk, memory)\n"
     "  2  wrong command line\n"
     "  3  refused by the coordinator (wrong or revoked token or key)\n"
     "  4  there is no such device, or it failed, and 3 restarts in 10 minutes\n"
-    "     (in 3 hours where it hangs) did not bring it back\n";
+    "     (in 3 hours where it hangs) did not bring it back";
 
 static const struct options defaults = {.device = "auto",
                                         .log_level = "info",

@@ -178,18 +178,18 @@ static void default_text(const struct args_flag *f, char *out, size_t size)
     if (f->required)
         (void)snprintf(out, size, " (required)");
     else if (f->type == ARGS_STR && *(const char **)f->out)
-        (void)snprintf(out, size, " (default %s)", *(const char **)f->out);
+        (void)snprintf(out, size, " (default: %s)", *(const char **)f->out);
     else if (f->type == ARGS_INT && *(int *)f->out != 0)
-        (void)snprintf(out, size, " (default %d)", *(int *)f->out);
+        (void)snprintf(out, size, " (default: %d)", *(int *)f->out);
     else if (f->type == ARGS_DOUBLE && *(double *)f->out != 0)
-        (void)snprintf(out, size, " (default %g)", *(double *)f->out);
+        (void)snprintf(out, size, " (default: %g)", *(double *)f->out);
     else if (f->type == ARGS_U64 && *(uint64_t *)f->out != 0)
-        (void)snprintf(out, size, " (default %llu)", (unsigned long long)*(uint64_t *)f->out);
+        (void)snprintf(out, size, " (default: %llu)", (unsigned long long)*(uint64_t *)f->out);
     else if (f->type == ARGS_DURATION_MS && *(uint64_t *)f->out != 0)
-        (void)snprintf(out, size, " (default %gs)", (double)*(uint64_t *)f->out / 1000);
+        (void)snprintf(out, size, " (default: %gs)", (double)*(uint64_t *)f->out / 1000);
     else if (f->type == ARGS_BYTES && *(uint64_t *)f->out != 0) {
         char human[STR_HUMAN_MAX];
-        (void)snprintf(out, size, " (default %s)", str_human_bytes(*(uint64_t *)f->out, human));
+        (void)snprintf(out, size, " (default: %s)", str_human_bytes(*(uint64_t *)f->out, human));
     }
 }
 

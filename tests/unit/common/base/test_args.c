@@ -97,7 +97,7 @@ static void helps(void **state)
     fclose(f);
     assert_non_null(strstr(text, "usage: prog --data-dir DIR FILE"));
     assert_non_null(strstr(text, "-d, --data-dir DIR"));
-    assert_non_null(strstr(text, "port (default 7710)"));
+    assert_non_null(strstr(text, "port (default: 7710)"));
     assert_non_null(strstr(text, "(required)"));
     assert_non_null(strstr(text, "--version"));
     assert_non_null(strstr(text,
