@@ -251,14 +251,14 @@ static void write_model(const struct new_job *job, FILE *out)
 
 static void write_train(const struct new_job *job, FILE *out)
 {
-    const int all = job->rounds * job->steps;
+    const bool texts = job->kind == NEW_TEXT;
     (void)fprintf(out, "\ntrain:\n");
-    line(out, job->kind == NEW_TEXT ? "rows of context tokens in a step" : "images in a step",
-         "batch: %d", new_job_batch(job));
+    line(out, texts ? "rows of context tokens in a step" : "images in a step", "batch: %d",
+         new_job_batch(job));
     line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
-         job_lr(job->kind == NEW_TEXT, width(job)));
-    line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
-    line(out, "then down to 0 over the last fifth; or constant, cosine", "schedule: decay");
+         job_lr(texts, job->from != NULL, width(job), (double)new_job_batch(job) * context(job)));
+    line(out, "decay: down to 0 over the last fifth; or cosine", "schedule: %s",
+         texts ? "constant" : "decay");
     (void)fprintf(out, "\nrecipe:\n");
     line(out,
          "copies of the model that train at the same time; other recipes: "

@@ -3,6 +3,8 @@
 #include "common/job/conf.h"
 #include "common/job/recipe.h"
 
+#define LR_LEAST 1e-4       /* wide models take what they always took */
+#define WARM_START_STEPS 10 /* until Adam's moments, which begin empty, are of use */
 #define TOKENS_MAX 4096
 #define PROMPTS_MAX 8192  /* bytes of a prompt, or of all captions together (SampleTask.prompt) */
 #define CAPTIONS_MAX 1024 /* captions of a grid, as many as samples */
@@ -77,20 +79,24 @@ static int check_heads(const struct yaml_doc *doc, const struct job_model *m, st
     return 0;
 }
 
-double job_lr(bool texts, int dim)
+double job_lr(bool texts, bool warm, int dim, double tokens)
 {
-    return fmax((texts ? 0.1 : 0.5) / dim, 1e-4);
+    const double fresh = texts ? 0.1 * fmin(fmax(cbrt(tokens / 512), 1), 2) : 0.5;
+    return fmax(fresh / (warm ? 2 * dim : dim), LR_LEAST);
 }
 
-/* A dit that starts from trained weights takes half of the rate.  So did all jobs from before
- * defaults were written into job files, and these had no decay. */
+/* Jobs from before defaults were written into job files had half of the rate for a dit, that of
+ * small batches for a llama, no decay and no warm-up. */
 static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
 {
-    const bool texts = job_is_text(s), half = !texts && (s->taken || s->model.warm_start);
+    const bool texts = job_is_text(s), warm = s->model.warm_start != NULL;
+    const double tokens = s->taken ? 0 : (double)s->train.batch * s->model.context;
     if (!conf_find(doc, "train.lr"))
-        s->train.lr = job_lr(texts, half ? 2 * s->model.dim : s->model.dim);
+        s->train.lr = job_lr(texts, s->taken ? !texts : warm, s->model.dim, tokens);
     if (!conf_find(doc, "train.schedule") && !texts && !s->taken)
         s->train.schedule = JOB_SCHEDULE_DECAY;
+    if (!conf_find(doc, "train.warmup") && warm && !s->taken)
+        s->train.warmup = WARM_START_STEPS;
 }
 
 /* Workers refuse to draw longer prompts; an old job with one goes on training. */

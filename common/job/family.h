@@ -39,11 +39,12 @@ const struct job_family *job_family(const struct job_spec *spec);
 /* Family i; NULL after the last. */
 const struct job_family *job_family_at(int i);
 
-/* The default of train.lr: AdamW's learning rate for a fresh model of this width.  The best rate
- * for matrices is proportional to 1 / width (Yang et al., "Tensor Programs V", 2022); measured at
+/* The default of train.lr: AdamW's learning rate for a model of this width.  The best rate for
+ * matrices is proportional to 1 / width (Yang et al., "Tensor Programs V", 2022); measured at
  * widths 64, 128 and 256, depths 2 and 8, 180 to 1200 steps of small batches, on two datasets each
- * (docs/figures.md).  A dit with model.warm_start gets half of it, which is not measured. */
-double job_lr(bool texts, int dim);
+ * (docs/figures.md).  A llama's grows with the cube root of the tokens of a step, from 512 of them
+ * to eight times as many.  warm: half of it, for trained weights. */
+double job_lr(bool texts, bool warm, int dim, double tokens);
 
 /* Has the job data, or does a trainer read its own? */
 static inline bool job_has_data(const struct job_spec *spec)

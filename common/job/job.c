@@ -5,6 +5,8 @@
 #include "common/job/recipe.h"
 
 #define URL_MAX 2048
+#define MOMENTUM 0.8        /* of the outer steps, by default (docs/outer.md) */
+#define MOMENTUM_BEFORE 0.9 /* that of releases which did not write it into jobs */
 
 static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
@@ -229,7 +231,14 @@ static int check_sample(const struct yaml_doc *doc, struct job_spec *s, struct e
 /* Nesterov's momentum averages the contributions of several replicas.  With those of only one
  * it makes the loss jump after the first rounds, so such a job gets plain steps by default.  Stale
  * contributions point the same way again, so asynchronous jobs get less of it (docs/outer.md).
- * Trained weights need no warm-up of the momentum. */
+ * Earlier releases gave all others MOMENTUM_BEFORE. */
+static double default_momentum(const struct job_spec *s, bool alone)
+{
+    return alone ? 0 : s->taken ? MOMENTUM_BEFORE : s->outer.async ? 0.5 : MOMENTUM;
+}
+
+/* Trained weights need no warm-up of the momentum.  Jobs are taken with their momentum written, so
+ * the default's value counts as none. */
 static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct composition c;
@@ -239,15 +248,14 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     /* Here an honest worker may well have most of the weight: it is faster, or has more data. */
     if ((s->outer.seconds > 0 || c.weigh_partitions) && !conf_find(doc, "outer.share_cap"))
         s->outer.share_cap = 1;
+    const bool given = conf_find(doc, "outer.momentum") != NULL;
     s->outer.plain_alone =
-        c.elastic && !conf_find(doc, "outer.lr") && !conf_find(doc, "outer.momentum");
+        c.elastic && !conf_find(doc, "outer.lr") && (!given || s->outer.momentum == MOMENTUM);
     composition_release(&c);
     if (alone && !conf_find(doc, "outer.lr"))
         s->outer.lr = 1;
-    if (alone && !conf_find(doc, "outer.momentum"))
-        s->outer.momentum = 0;
-    else if (s->outer.async && !s->taken && !conf_find(doc, "outer.momentum"))
-        s->outer.momentum = 0.5;
+    if (!given)
+        s->outer.momentum = default_momentum(s, alone);
     if (s->model.warm_start && !conf_find(doc, "outer.warmup"))
         s->outer.warmup = 0;
     return 0;
@@ -369,22 +377,26 @@ static bool keeps(const char *text, const struct job_spec *spec)
         return false;
     const bool same =
         got.train.lr == spec->train.lr && got.train.schedule == spec->train.schedule &&
-        got.outer.warmup == spec->outer.warmup && got.outer.momentum == spec->outer.momentum;
+        got.train.warmup == spec->train.warmup && got.outer.warmup == spec->outer.warmup &&
+        got.outer.momentum == spec->outer.momentum;
     job_release(&got);
     return same;
 }
 
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err)
 {
-    char lr[32], warmup[32], momentum[32], *whole = str_dup(text);
+    char lr[32], steps[32], warmup[32], momentum[32], *whole = str_dup(text);
     (void)snprintf(lr, sizeof lr, "%.17g", spec->train.lr);
+    (void)snprintf(steps, sizeof steps, "%d", spec->train.warmup);
     (void)snprintf(warmup, sizeof warmup, "%d", spec->outer.warmup);
-    (void)snprintf(momentum, sizeof momentum, "%.17g", spec->outer.momentum);
-    if (spec->outer.async)
+    (void)snprintf(momentum, sizeof momentum, "%g", spec->outer.momentum);
+    if (spec->outer.momentum > 0 && spec->outer.momentum != MOMENTUM_BEFORE)
         whole = write_in(whole, "outer", "momentum", momentum);
     whole = write_in(whole, "outer", "warmup", warmup);
     if (!job_family(spec)->external) { /* the user's trainer has its own defaults */
         const bool decay = spec->train.schedule == JOB_SCHEDULE_DECAY;
+        if (spec->train.warmup > 0)
+            whole = write_in(whole, "train", "warmup", steps);
         whole = write_in(whole, "train", "schedule", decay ? "decay" : "constant");
         whole = write_in(whole, "train", "lr", lr);
     }
@@ -394,9 +406,9 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
     }
     mem_free(whole);
     return err_set(err, -ERR_CONFIG,
-                   "train.lr, train.schedule, outer.warmup and outer.momentum, which the job file "
-                   "leaves out, cannot be written into it: give them, or shorten it (%zu bytes of "
-                   "at most %d)",
+                   "train.lr, train.schedule, train.warmup, outer.warmup or outer.momentum, which "
+                   "the job file leaves out, cannot be written into it: give them, or shorten it "
+                   "(%zu bytes of at most %d)",
                    strlen(text), JOB_SPEC_MAX);
 }
 

@@ -238,10 +238,12 @@ static const struct conf_key train_keys[] = {
          .doc = "parts in which a batch is computed one after the other, to save memory; "
                 "divides batch. auto: the fewest that fit each worker's device"),
     CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
-         .doc = "peak learning rate of AdamW. If unset, a dit uses 0.5 / model.dim (0.25 with "
-                "model.warm_start) and a llama 0.1 / model.dim, but at least 1e-4"),
+         .doc =
+             "peak learning rate of AdamW. If unset, a dit uses 0.5 / model.dim, and a llama 0.1 / "
+             "model.dim times the cube root of batch x context / 512, within 1 and 2; half of "
+             "it with model.warm_start; at least 1e-4"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
-         .doc = "steps of linear warm-up"),
+         .doc = "steps of linear warm-up; if unset, 10 for a dit or llama with model.warm_start"),
     CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",
          .doc = "cosine: down to final_lr. decay: constant, then linear to 0 over the last "
                 "decay_fraction. If unset, a dit uses decay"),
@@ -365,7 +367,7 @@ static const struct conf_key outer_keys[] = {
          .doc = "length of a phase; each worker does as many steps as fit"),
     CONF(struct job_outer, lr, DOUBLE, .def = "0.7", .min = 0, .max = 10,
          .doc = "outer learning rate; if unset, 1 where each module has one replica on one path"),
-    CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
+    CONF(struct job_outer, momentum, DOUBLE, .def = "0.8", .min = 0, .max = 0.9999,
          .doc = "outer Nesterov momentum; if unset, 0 where each module has one replica on one "
                 "path, else 0.5 with async"),
     CONF(struct job_outer, warmup, INT, .def = "10", .min = 0, .max = 1000000,

@@ -106,6 +106,30 @@ static void every_side_has_a_patch(void **state)
     }
 }
 
+/* The keys of train that are written have the values that a job without them gets. */
+static void trains_as_by_default(const struct job_spec *spec, const struct new_job *job)
+{
+    char *text = NULL, *bare = NULL;
+    size_t len = 0, bare_len = 0;
+    FILE *out = open_memstream(&text, &len), *less = open_memstream(&bare, &bare_len);
+    new_job_write(job, out);
+    (void)fclose(out);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        if (strncmp(line, "  lr: ", 6) != 0 && strncmp(line, "  schedule: ", 12) != 0)
+            (void)fprintf(less, "%s\n", line);
+    (void)fclose(less);
+    struct job_spec by_default;
+    struct err err = {0};
+    if (job_parse(bare, bare_len, "a.yaml", &by_default, &err) < 0)
+        fail_msg("%s\n%s", err.msg, bare);
+    assert_int_equal(spec->train.schedule, by_default.train.schedule);
+    assert_int_equal(spec->train.warmup, by_default.train.warmup);
+    assert_true(fabs(spec->train.lr / by_default.train.lr - 1) < 0.05); /* of two digits */
+    job_release(&by_default);
+    free(bare);
+    free(text);
+}
+
 static void every_kind_and_size_is_a_job(void **state)
 {
     for (int kind = NEW_IMAGES; kind <= NEW_CAPTIONS; kind++)
@@ -131,6 +155,7 @@ static void every_kind_and_size_is_a_job(void **state)
                 assert_string_equal(spec.data.text_field, job.field ? job.field : "text");
             assert_int_equal(spec.outer.rounds, job.rounds);
             assert_int_equal(spec.recipe.replicas, 2);
+            trains_as_by_default(&spec, &job);
             job_release(&spec);
         }
 }

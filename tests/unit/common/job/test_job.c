@@ -348,9 +348,9 @@ static void plain_outer_steps_for_one_replica(void **state)
     } cases[] = {
         {"outer: {rounds: 2, steps: 2}\n", 1, 0},
         {"outer: {rounds: 2, steps: 2, momentum: 0.5}\n", 1, 0.5},
-        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco, replicas: 2}\n", 0.7, 0.9},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco, replicas: 2}\n", 0.7, 0.8},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2}\n", 1, 0},
-        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2, replicas: 2}\n", 0.7, 0.9},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2, replicas: 2}\n", 0.7, 0.8},
         {"outer: {rounds: 2, steps: 2, lr: 0.3}\nrecipe: {name: ddm, experts: 2}\n", 0.3, 0},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -364,40 +364,72 @@ static void plain_outer_steps_for_one_replica(void **state)
     }
 }
 
-/* A fresh model's momentum grows over ten rounds, and its learning rate fits its width; what the
- * file says stands. */
+/* A fresh model's momentum grows over ten rounds, and its learning rate fits its width; trained
+ * weights are spared while their moments are empty; what the file says stands. */
 static void young_models(void **state)
 {
     static const char head[] = "name: a\ndata: {path: x, image_size: 16}\n";
     const struct {
         const char *rest;
-        int warmup;
+        int warmup, steps;
         double lr;
     } cases[] = {
         {"model: {patch: 4, dim: 64, depth: 4, heads: 2}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2}\n",
-         10, 0.5 / 64},
+         10, 0, 0.5 / 64},
         {"model: {preset: DiT-S/8}\ntrain: {batch: 8, lr: 0}\n"
          "outer: {rounds: 2, steps: 2, warmup: 0}\n",
-         0, 0},
+         0, 0, 0},
         {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2}\n",
-         0, 0.25 / 384},
-        {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
+         0, 10, 0.25 / 384},
+        {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8, warmup: 4}\n"
          "outer: {rounds: 2, steps: 2, warmup: 3}\n",
-         3, 0.25 / 384},
+         3, 4, 0.25 / 384},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct job_spec s;
         char *text = str_printf("%s%s", head, cases[i].rest);
         OK(job_parse(text, strlen(text), "job", &s, err));
         assert_int_equal(s.outer.warmup, cases[i].warmup);
+        assert_int_equal(s.train.warmup, cases[i].steps);
         assert_true(s.train.lr == cases[i].lr && s.router.lr == cases[i].lr);
+        job_release(&s);
+        OK(job_parse_taken(text, strlen(text), "job", &s, err));
+        assert_int_equal(s.train.warmup, cases[i].steps == 4 ? 4 : 0); /* as it was taken */
         job_release(&s);
         mem_free(text);
     }
-    assert_true(job_lr(true, 100) == 0.1 / 100);
-    assert_true(job_lr(true, 8192) == 1e-4); /* wide models take what they always took */
+}
+
+/* A llama's rate grows with the cube root of the tokens of a step, within bounds. */
+static void rates_of_texts(void **state)
+{
+    assert_true(job_lr(true, false, 100, 64) == 0.1 / 100 &&
+                job_lr(true, false, 100, 512) == 0.1 / 100);
+    assert_true(job_lr(true, false, 100, 4096) == 0.1 / 100 * 2);
+    assert_true(job_lr(true, false, 100, 1e9) == 0.1 / 100 * 2);
+    assert_true(job_lr(true, false, 8192, 512) ==
+                1e-4); /* wide models take what they always took */
+    static const char text[] = "name: a\ndata: {path: x}\ntrain: {batch: 64}\n"
+                               "model: {type: llama, dim: 64, depth: 2, heads: 2, context: 64}\n"
+                               "outer: {rounds: 2, steps: 2}\n";
+    struct job_spec s;
+    OK(job_parse(text, strlen(text), "job", &s, err));
+    assert_true(s.train.lr == 0.1 / 64 * 2);
+    job_release(&s);
+    OK(job_parse_taken(text, strlen(text), "job", &s, err));
+    assert_true(s.train.lr == 0.1 / 64);
+    job_release(&s);
+    static const char more[] = "name: a\ndata: {path: x}\ntrain: {batch: 8}\n"
+                               "model: {type: llama, dim: 64, depth: 2, heads: 2, context: 64,\n"
+                               "  warm_start: before}\nouter: {rounds: 2, steps: 2}\n";
+    OK(job_parse(more, strlen(more), "job", &s, err));
+    assert_true(s.train.lr == 0.05 / 64 && s.train.warmup == 10);
+    job_release(&s);
+    OK(job_parse_taken(more, strlen(more), "job", &s, err));
+    assert_true(s.train.lr == 0.1 / 64 && s.train.warmup == 0);
+    job_release(&s);
 }
 
 /* No worker has most of a version, unless it may well be honest. */
@@ -443,7 +475,8 @@ static void defaults_are_written_into_a_job(void **state)
             const bool dit = i < 3;
             struct job_spec s, kept;
             OK((taken ? job_parse_taken : job_parse)(texts[i], strlen(texts[i]), "job", &s, err));
-            assert_true(s.train.lr == (!dit ? 0.1 : taken ? 0.25 : 0.5) / 384);
+            const double llama = 0.1 * (taken ? 1 : cbrt(4)) / 384; /* of 8 x 256 tokens */
+            assert_true(s.train.lr == (!dit ? llama : (taken ? 0.25 : 0.5) / 384));
             assert_int_equal(s.train.schedule,
                              dit && !taken ? JOB_SCHEDULE_DECAY : JOB_SCHEDULE_CONSTANT);
             char *text, *again;
@@ -501,8 +534,8 @@ static void fragments_are_written_in_with_their_reason(void **state)
     assert_null(text);
 }
 
-/* Asynchronous jobs have less momentum, but those of earlier releases go on with what they had. */
-static void async_has_a_momentum_of_its_own(void **state)
+/* Asynchronous jobs have less momentum, and those of earlier releases go on with what they had. */
+static void momentum_fits_the_outer_steps(void **state)
 {
     static const struct {
         const char *outer, *replicas;
@@ -513,7 +546,11 @@ static void async_has_a_momentum_of_its_own(void **state)
         {"async: true", "2", true, 0.9},
         {"async: true, momentum: 0.8", "2", false, 0.8},
         {"async: true", "1", false, 0},
-        {"async: false", "2", false, 0.9},
+        {"async: false", "2", false, 0.8},
+        {"async: false", "2", true, 0.9},
+        {"async: false, momentum: 0.9", "auto", false, 0.9},
+        {"async: false", "auto", false, 0.8},
+        {"async: false", "auto", true, 0.9},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *text = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
@@ -527,6 +564,7 @@ static void async_has_a_momentum_of_its_own(void **state)
         OK(job_keep_defaults(text, &s, &whole, err));
         OK(job_parse_taken(whole, strlen(whole), "job", &kept, err));
         assert_true(kept.outer.momentum == cases[i].momentum);
+        assert_int_equal(kept.outer.plain_alone, s.outer.plain_alone);
         job_release(&kept);
         job_release(&s);
         mem_free(whole);
@@ -618,10 +656,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_outer_steps_for_one_replica),
         cmocka_unit_test(young_models),
+        cmocka_unit_test(rates_of_texts),
         cmocka_unit_test(shares_are_capped),
         cmocka_unit_test(defaults_are_written_into_a_job),
         cmocka_unit_test(fragments_are_written_in_with_their_reason),
-        cmocka_unit_test(async_has_a_momentum_of_its_own),
+        cmocka_unit_test(momentum_fits_the_outer_steps),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(secrets_are_left_out),
         cmocka_unit_test(what_has_no_room_is_refused),

@@ -290,7 +290,7 @@ static void alone_it_trains_plainly(void **state)
     wait_version(r, j, 2);
     round_of(r, j, 2);
     const struct version_rec *v = module_version(&j->modules[0], 3);
-    assert_non_null(strstr(v->provenance, "\"momentum\":0.18")); /* in its warm-up */
+    assert_non_null(strstr(v->provenance, "\"momentum\":0.16")); /* in its warm-up */
 }
 
 /* Where others hold nearly all samples a round has as many phases as there are samples for; where
@@ -339,7 +339,7 @@ static void what_does_not_go_together(void **state)
     const struct job *j =
         state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", ", lr: 0.5")));
     assert_false(j->spec.outer.plain_alone);
-    assert_true(j->spec.outer.lr == 0.5 && j->spec.outer.momentum == 0.9);
+    assert_true(j->spec.outer.lr == 0.5 && j->spec.outer.momentum == 0.8);
 }
 
 int main(void)

@@ -71,7 +71,7 @@ static void test_taken(void **state)
     const struct job *j = taken(r, &g);
     assert_int_equal(j->state, JOB_PENDING);
     assert_non_null(strstr(j->yaml, "train: {lr: 0.015625, schedule: decay, batch: 4}"));
-    assert_non_null(strstr(j->yaml, "outer: {warmup: 10, rounds: 2"));
+    assert_non_null(strstr(j->yaml, "outer: {warmup: 10, momentum: 0.8, rounds: 2"));
     assert_int_equal(j->n_classes, 2);
     assert_int_equal(j->counts[1], 0); /* none were given */
     assert_int_equal(j->n_shards, 2);
