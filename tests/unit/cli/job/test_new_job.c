@@ -194,6 +194,7 @@ static void a_trained_model_keeps_its_sizes(void **state)
                 m->rope_scaling.high_freq_factor == 3);
     assert_int_equal(m->rope_scaling.original_max_position_embeddings, 4096);
     assert_string_equal(m->warm_start, job.from);
+    trains_as_by_default(&spec, &job);
     assert_string_equal(spec.data.tokenizer, job.tokenizer);
     job_release(&spec);
     job.model.context = 128;
