@@ -41,7 +41,6 @@ STEP = number(r"([0-9.]+) ms a step")
 PROGRAMS = {
     "train_step_f32": ("bench_train", "--dtype f32 --batch 8 --profile 4", 1, STEP),
     "llama_step_f32": ("bench_llama", "--dtype f32 --batch 4 --profile 4", 1, STEP),
-    "decoder_step_f32": ("bench_decoder", "2 2 256 f32", 1, number(r"best ([0-9.]+)")),
     "operations": ("bench_ops", "2 16 other", 2, mean_ms),
     "outer_bandwidth": ("bench_outer", "--params 8000000 --no-files", 1, lambda t: 1 / number(r'share", "value": ([0-9.]+)')(t)),
     "rpc": ("bench_rpc", "", 3, lambda t: 1 / number(r'value":([0-9.]+)')(t)),

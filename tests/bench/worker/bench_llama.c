@@ -1,13 +1,10 @@
 /* Speed of a decoder: the training step, and texts token by token.
  *
- *    bench_llama                    tokens per second, and how much of a step its matmuls would
- *                                   take at oneDNN's isolated rate, as JSON lines
- *    bench_llama --profile 5        where the time of five steps goes
+ *    bench_llama --profile 5        where the time of five steps goes, tokens per second
  *    bench_llama --generate 100     tokens per second from the cache
  *
  * Default model: dim 256, depth 6, 4 heads, 2 of keys, bytes, 16 rows of 256 tokens. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/args.h"
@@ -20,8 +17,6 @@
 #include "worker/net/generate.h"
 #include "worker/net/llama.h"
 #include "worker/train/train.h"
-
-enum { ROUNDS = 5 };
 
 struct options {
     const char *device, *dtype;
@@ -123,41 +118,6 @@ static int steps(struct bench *b, int n, double *ret_seconds, struct err *err)
     return 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Steps and isolated products alternate, so that a busy machine hurts both; medians count. */
-static int measure(struct bench *b, const struct options *o, struct err *err)
-{
-    struct profile *p = mem_alloc(sizeof *p);
-    double shares[ROUNDS], step[ROUNDS], floor = 0;
-    b->dev->profile = p;
-    int rc = steps(b, 1, &step[0], err);
-    b->dev->profile = NULL;
-    for (int i = 0; i < ROUNDS && rc == 0; i++) {
-        rc = steps(b, 2, &step[i], err);
-        if (rc == 0)
-            rc = profile_matmul_floor(p, o->threads, &floor, err);
-        step[i] /= 2;
-        shares[i] = floor / step[i];
-    }
-    mem_free(p);
-    if (rc < 0)
-        return rc;
-    qsort(shares, ROUNDS, sizeof *shares, by_value);
-    qsort(step, ROUNDS, sizeof *step, by_value);
-    printf(
-        "{\"name\": \"llama_matmul_share\", \"value\": %.3f, \"note\": \"%s, step of %.0f ms\"}\n"
-        "{\"name\": \"llama_tokens_per_second\", \"value\": %.0f, \"note\": \"%s, %.1f M "
-        "parameters, rows of %d\"}\n",
-        shares[ROUNDS / 2], o->dtype, 1e3 * step[ROUNDS / 2],
-        o->batch * o->context / step[ROUNDS / 2], o->dtype, (double)b->m->params / 1e6, o->context);
-    return 0;
-}
-
 static int profile(struct bench *b, const struct options *o, struct err *err)
 {
     struct profile *p = mem_alloc(sizeof *p);
@@ -221,6 +181,7 @@ int main(int argc, char **argv)
         .vocab = 257,
         .context = 256,
         .batch = 16,
+        .profile = 5,
     };
     const struct args_flag flags[] = {
         {"device", 0, ARGS_STR, &o.device, "NAME", "cpu, cpu-ref or cuda:N"},
@@ -235,8 +196,10 @@ int main(int argc, char **argv)
         {"context", 0, ARGS_INT, &o.context, "N", "tokens of a row", .min = 2, .max = 4096},
         {"batch", 0, ARGS_INT, &o.batch, "N", "rows", .min = 1, .max = 4096},
         {"recompute", 0, ARGS_BOOL, &o.recompute, NULL, "keep little, compute twice"},
-        {"profile", 0, ARGS_INT, &o.profile, "N", "of so many steps", .min = 1, .max = 1000},
-        {"generate", 0, ARGS_INT, &o.generate, "N", "tokens", .min = 1, .max = 100000},
+        {"profile", 0, ARGS_INT, &o.profile, "N", "of so many steps (default: 5)", .min = 1,
+         .max = 1000},
+        {"generate", 0, ARGS_INT, &o.generate, "N", "a text of so many tokens instead", .min = 1,
+         .max = 100000},
         {0},
     };
     struct args args = {.program = "bench_llama",
@@ -253,7 +216,7 @@ int main(int argc, char **argv)
     if (rc == 0 && o.generate)
         rc = generate(&b, &o, &err);
     else if (rc == 0 && (rc = open_trainer(&b, &o, &err)) == 0)
-        rc = o.profile ? profile(&b, &o, &err) : measure(&b, &o, &err);
+        rc = profile(&b, &o, &err);
     if (rc < 0)
         (void)fprintf(stderr, "bench_llama: %s\n", err.msg);
     trainer_free(b.t);
