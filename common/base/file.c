@@ -17,8 +17,7 @@
 
 #ifdef SKERRY_FAULTS
 #define ENOSPC_OFF INT64_MAX
-#define ENOSPC_UNREAD (-1)
-static _Atomic int64_t enospc_left = ENOSPC_UNREAD;
+static _Atomic int64_t enospc_left = ENOSPC_OFF;
 
 bool file_fault_enospc(long long bytes)
 {
@@ -30,14 +29,6 @@ bool file_fault_enospc(long long bytes)
 static size_t fault_budget(size_t len)
 {
     int64_t left = atomic_load(&enospc_left);
-    if (left == ENOSPC_UNREAD) {
-        const char *env = getenv("SKERRY_FAULT_ENOSPC_AFTER");
-        uint64_t value;
-        int64_t start = env && str_parse_u64(env, &value) == 0 && value < INT64_MAX ? (int64_t)value
-                                                                                    : ENOSPC_OFF;
-        atomic_compare_exchange_strong(&enospc_left, &left, start);
-        left = atomic_load(&enospc_left);
-    }
     for (;;) {
         if (left == ENOSPC_OFF)
             return len;

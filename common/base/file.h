@@ -2,9 +2,8 @@
  * failed close are failures.  No file is left half-written under its final
  * name: writers write a temporary file beside it and rename that.
  *
- * Builds with SKERRY_FAULTS: SKERRY_FAULT_ENOSPC_AFTER=<bytes> in the
- * environment (or file_fault_enospc()) lets that many bytes be written through
- * this module, then every write fails with ENOSPC. */
+ * Builds with SKERRY_FAULTS: file_fault_enospc() lets so many bytes be written
+ * through this module, then every write fails with ENOSPC. */
 #ifndef COMMON_BASE_FILE_H
 #define COMMON_BASE_FILE_H
 
@@ -150,7 +149,7 @@ struct file_map {
 int file_map_open(const char *path, struct file_map *ret, struct err *err);
 void file_map_close(struct file_map *map);
 
-/* From now on this many bytes may be written; negative: no limit.  Returns false
+/* For tests: from now on this many bytes may be written; negative: no limit.  Returns false
  * if the build has no fault injection. */
 bool file_fault_enospc(long long bytes);
 

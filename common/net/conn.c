@@ -167,7 +167,7 @@ struct conn {
     uv_getaddrinfo_t resolving;
     uv_write_t writing;
     struct loop *loop;
-    struct loop_timer *deadline, *delay;
+    struct loop_timer *deadline;
     const struct conn_tls *tls;
     gnutls_session_t session;         /* NULL: the connection waits for its turn */
     const struct conn_events *events; /* NULL: the owner has discarded the connection */
@@ -230,8 +230,7 @@ void conn_close(struct conn *c, const struct err *why)
         c->why = *why;
     c->state = CLOSED;
     loop_timer_free(c->deadline);
-    loop_timer_free(c->delay);
-    c->deadline = c->delay = NULL;
+    c->deadline = NULL;
     if (c->resolving.loop)
         (void)uv_cancel((uv_req_t *)&c->resolving); /* if this fails, the callback comes anyway */
     uv_close((uv_handle_t *)&c->tcp, on_closed);
@@ -311,21 +310,8 @@ static void deferred_flush(void *arg)
     unref(c);
 }
 
-static void delayed_flush(void *arg)
-{
-    flush(arg);
-}
-
 static void schedule_flush(struct conn *c)
 {
-    unsigned delay = net_fault()->delay_ms;
-    if (delay) {
-        if (!c->delay)
-            c->delay = loop_timer_new(c->loop, delayed_flush, c);
-        if (!loop_timer_active(c->delay))
-            loop_timer_start(c->delay, delay, 0);
-        return;
-    }
     if (c->flush_due || c->wire_busy)
         return;
     c->flush_due = true;
@@ -589,12 +575,8 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
         receive(c);
     c->raw_len = 0;
     c->in_read = false;
-    if (c->state != CLOSED && (c->out.len || c->wire.len || c->state == FINISHING)) {
-        if (net_fault()->delay_ms)
-            schedule_flush(c);
-        else
-            flush(c);
-    }
+    if (c->state != CLOSED && (c->out.len || c->wire.len || c->state == FINISHING))
+        flush(c);
     unref(c);
 }
 

@@ -453,10 +453,7 @@ static size_t on_data(void *arg, const uint8_t *data, size_t len)
             else if (!p->ready || p->kicked)
                 return used; /* conn is finishing */
         }
-        unsigned cut = net_fault()->cut_frames;
-        if (n < 0 || (cut && p->frames_in >= cut)) {
-            if (n >= 0)
-                (void)err_set(&err, -ECONNRESET, "cut by fault injection");
+        if (n < 0) {
             conn_close(p->conn, &err);
             return 0;
         }

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "coordinator/http/http_access.c": "test_http_api.c, test_http_command.c",
     "coordinator/http/http_answer.c": "test_http_api.c, test_http_command.c",
     "common/net/blobstore.c": "a table: test_blob_dir.c, test_blob_s3.c",
-    "common/net/net_fault.c": "test_rpc_client.c; test builds alone have it",
+    "common/net/net_fault.c": "test_rpc_server.c; test builds alone have faults",
     "worker/forget.c": "test_agent.c",
     "worker/engine/encoders.c": "test_replica_encoders.c",
     "worker/engine/forward.c": "test_work_eval.c",

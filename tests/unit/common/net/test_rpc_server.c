@@ -349,13 +349,14 @@ static void test_port_in_use(void **state)
 /* Writes of a few bytes and dropped requests; only where faults are built in. */
 static void test_faults(void **state)
 {
-    bool built_in = net_fault_set("write_max=5,drop=16:2");
+    bool built_in = net_fault_set(
+        (struct net_fault){.write_max = 5, .drop_method = METHOD_ECHO, .drop_every = 2});
     struct world *w = start(true);
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(call(w, METHOD_ECHO, i, built_in ? 300 : 5000, NULL), 0);
     WAIT_FOR(&w->t, w->replies + w->errors == 4);
     assert_int_equal(w->replies, built_in ? 2 : 4);
-    (void)net_fault_set("");
+    (void)net_fault_set((struct net_fault){0});
     stop(w);
 }
 
