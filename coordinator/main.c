@@ -27,7 +27,7 @@ enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3, EXIT_MOVED =
 #define LARGE_BYTES (128 * 1024)
 
 struct settings {
-    char *listen, *host, *log;
+    char *listen, *host, *log_level;
     uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
     int outer_threads;
     bool plain_http;
@@ -75,12 +75,12 @@ static const struct conf_key keys[] = {
          .doc = "dollars a million requests to the store, for `skerry cost`"),
     CONF(struct settings, outer_threads, INT, .def = "2", .min = 1, .max = 64,
          .doc = "outer steps that run at once"),
-    CONF(struct settings, log, STR, .def = "info", .doc = "debug, info, warn or error"),
+    CONF(struct settings, log_level, STR, .def = "info", .doc = "debug, info, warn or error"),
     CONF_END,
 };
 
 struct flags {
-    const char *data_dir, *config, *listen, *host, *log;
+    const char *data_dir, *config, *listen, *host, *log_level;
     uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
     int outer_threads;
     bool plain_http;
@@ -152,7 +152,8 @@ static const struct args_flag flag_table[] = {
      .given = &given.has_request},
     {"outer-threads", 0, ARGS_INT, &given.outer_threads, "N",
      "outer steps that run at once (default: 2)", .min = 1, .max = 64, .given = &given.has_threads},
-    {"log", 0, ARGS_STR, &given.log, "LEVEL", "debug, info, warn or error (default: info)"},
+    {"log-level", 0, ARGS_STR, &given.log_level, "LEVEL",
+     "debug, info, warn or error (default: info)"},
     {"die-with-parent", 0, ARGS_BOOL, &given.die_with_parent, NULL,
      "stop when the parent process ends"},
     {"backup", 0, ARGS_STR, &given.backup, "FOLDER",
@@ -251,7 +252,7 @@ static void apply_flags(struct settings *s, const struct flags *f)
 {
     override_text(&s->listen, f->listen);
     override_text(&s->host, f->host);
-    override_text(&s->log, f->log);
+    override_text(&s->log_level, f->log_level);
     override_text(&s->store, f->store);
     override_text(&s->store_endpoint, f->store_endpoint);
     override_text(&s->store_workers, f->store_workers);
@@ -289,9 +290,9 @@ static int check_store(const struct settings *s, const struct flags *f, struct e
 static int check_settings(const struct settings *s, struct err *err)
 {
     enum log_level level;
-    if (log_level_parse(s->log, &level) < 0)
-        return err_set(err, -ERR_CONFIG, "log is '%s', expected debug, info, warn or error",
-                       s->log);
+    if (log_level_parse(s->log_level, &level) < 0)
+        return err_set(err, -ERR_CONFIG, "log_level is '%s', expected debug, info, warn or error",
+                       s->log_level);
     log_set_level(level);
     if (s->rpc_port != 0 && s->rpc_port == s->http_port)
         return err_set(err, -ERR_CONFIG,

@@ -169,6 +169,8 @@ def test_port_in_use(tmp_path):
 @pytest.mark.parametrize("flags, words", [
     (["--rpc-port", "7810", "--http-port", "7810"], "both ports are 7810"),
     (["--config", "/nowhere/coordinator.yaml"], "cannot open /nowhere/coordinator.yaml"),
+    (["--log-level", "loud"], "log_level is 'loud', expected debug, info, warn or error"),
+    (["--log", "debug"], "did you mean '--log-level'?"),
 ])
 def test_settings_that_no_restart_mends(tmp_path, flags, words):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1", *flags],
