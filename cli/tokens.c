@@ -185,20 +185,17 @@ static int adjust(struct cli *cli, struct err *err)
     return rc;
 }
 
-static bool is_role(const char *word)
-{
-    return strcmp(word, token_role_name(TOKEN_ROLE_WORKER)) == 0 ||
-           strcmp(word, token_role_name(TOKEN_ROLE_OPERATOR)) == 0 ||
-           strcmp(word, token_role_name(TOKEN_ROLE_VIEWER)) == 0;
-}
-
 static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
 {
     const bool bounds = has_uses || has_workers || has_jobs || has_budget || has_life;
     int rc = 0;
-    if (role && !is_role(role))
+    if (role && token_role_parse(role) == TOKEN_ROLE_NONE)
         rc =
             err_set(err, -ERR_USAGE, "--new is '%.60s', expected worker, operator or viewer", role);
+    else if (role && has_life && life_ms < 1000)
+        rc = err_set(err, -ERR_USAGE,
+                     "--expires of a new token is %gs, expected a time from 1s to 36500d",
+                     (double)life_ms / 1e3);
     else if (role && change)
         rc = err_set(err, -ERR_USAGE,
                      "--new makes a token and --change changes one: give only one of them");

@@ -117,6 +117,7 @@ static void flags_that_go_together(void **state)
         {NULL, NULL, NULL, 0, NULL, ""},
         {"worker", NULL, NULL, 0, NULL, "{\"role\":\"worker\"}"},
         {"viewer", NULL, "v", 5001, NULL, "{\"role\":\"viewer\",\"name\":\"v\",\"life_s\":6}"},
+        {"worker", NULL, NULL, 999, "--expires of a new token is 0.999s, expected a time from 1s"},
         {"foo", NULL, NULL, 0, "--new is 'foo', expected worker, operator or viewer"},
         {"worker", "spot", NULL, 0, "give only one of them"},
         {NULL, "spot", "v", 0, "belongs to a new token"},
