@@ -312,8 +312,8 @@ int cli_find(struct cli *cli, const char *what, const char *given, uint64_t *ret
     json_t *answer = NULL;
     const json_t *item;
     size_t i;
-    if (str_parse_u64(given, ret) == 0 && *ret != 0)
-        return 0;
+    if (given[0] != '0' && str_parse_u64(given, ret) == 0)
+        return 0; /* while "007" may be a name */
     (void)snprintf(path, sizeof path, "/v1/%ss", what);
     const int rc = cli_pages(cli, path, "after", &answer, err);
     if (rc < 0)

@@ -195,6 +195,8 @@ static void a_name_is_an_id(void **state)
     assert_true(r.status == -ERR_NOTFOUND);
     run(&command_drain, &cli, "0", answers, &r);
     assert_true(r.status == -ERR_NOTFOUND);
+    run(&command_drain, &cli, "05", answers, &r); /* a host may be named so */
+    assert_true(r.status == -ERR_NOTFOUND);
 }
 
 static void a_worker_is_told_in_full(void **state)
