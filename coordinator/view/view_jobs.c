@@ -31,17 +31,21 @@ static uint64_t path_params(const struct job *j, uint32_t path)
     return n;
 }
 
-/* Steps of the slowest path, the running phase included. */
+/* Steps of a replica, the running phase included. */
+static uint64_t replica_steps(struct coordinator *co, const struct replica_rec *rr)
+{
+    const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
+    return rr->step + (t ? t->steps_done : 0);
+}
+
+/* Those of the slowest path. */
 static uint64_t steps_now(struct coordinator *co, const struct job *j)
 {
     uint64_t slowest = UINT64_MAX;
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        const struct path_rec *path = &j->paths[p];
         uint64_t done = 0;
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct replica_rec *rr = &path->replicas[r];
-            const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
-            uint64_t n = rr->step + (t ? t->steps_done : 0);
+            const uint64_t n = replica_steps(co, &j->paths[p].replicas[r]);
             done = n > done ? n : done;
         }
         slowest = done < slowest ? done : slowest;
@@ -66,11 +70,16 @@ static uint32_t rounds_done(const struct job *j)
     return slowest;
 }
 
-/* In the first round, by its own steps. */
+/* In the first round, by the steps of all: few workers may train many paths one after another. */
 static int64_t first_eta_ms(struct coordinator *co, const struct job *j)
 {
-    const double all = (double)j->spec.outer.steps * j->spec.outer.rounds;
-    const double done = (double)steps_now(co, j);
+    double done = 0, all = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        all += query_replicas(&co->state, j, p);
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            done += (double)replica_steps(co, &j->paths[p].replicas[r]);
+    }
+    all *= (double)j->spec.outer.steps * j->spec.outer.rounds;
     if (!j->paths[0].ready || done <= 0 || all < done)
         return -1;
     return (int64_t)((double)query_round_ms(&j->paths[0], core_now(co)) * (all - done) / done);
