@@ -303,7 +303,7 @@ def test_broken_json_and_oversized_bodies(quiet):
 @pytest.mark.parametrize("path,status", [
     ("/v1/jobs/99", 404), ("/v1/jobs/x", 400), ("/v1/jobs/-1", 400), ("/v1/jobs/99999999999999999999", 400),
     ("/v1/tasks/99", 404), ("/v1/jobs/99/metrics", 404), ("/v1/tasks?state=happy", 400), ("/v1/tasks?job=x", 400),
-    ("/v1/modules?job=99", 404), ("/v1/nothing", 404), ("/v1/blobs/zz", 400), (f"/v1/blobs/{NOBODY}", 404),
+    ("/v1/modules?job=99", 404), ("/v1/tasks?job=99", 404), ("/v1/nothing", 404), ("/v1/blobs/zz", 400), (f"/v1/blobs/{NOBODY}", 404),
     ("/web/secret.html", 404), ("/web/..%2fapp.js", 404), ("/v1/jobs/", 404)])
 def test_bad_paths(quiet, path, status):
     answer = quiet.swarm.get(path)
