@@ -14,7 +14,6 @@
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/spot_check.h"
-#include "coordinator/state/twins.h"
 #include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
@@ -23,6 +22,7 @@
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
 #include "coordinator/state/core.h"
+#include "coordinator/state/twins.h"
 
 #define WAIT_MAX_MS 30000u
 #define BLOB_MAX_BYTES (1ull << 40)
@@ -299,6 +299,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     }
     enrol(co, w, peer, is_new);
     member_unpark(co, w, "the worker has joined anew");
+    twins_admit(co, w, m->instance.data);
     if (!again)
         new_instance(co, w, m);
     fill_worker(co, w, m, peer, again);

@@ -18,6 +18,8 @@ uint32_t twins_refuse(struct coordinator *co, const struct worker *w, const uint
                       bool *ret_new);
 /* Whether the process has been refused so. */
 bool twins_has(const struct coordinator *co, const struct worker *w, const uint8_t instance[16]);
+/* The process is the worker now. */
+void twins_admit(struct coordinator *co, const struct worker *w, const uint8_t instance[16]);
 /* The number of such processes. */
 unsigned twins_of(const struct coordinator *co, uint64_t worker_id);
 

@@ -2,6 +2,7 @@
  * whole coordinator (rig.h). */
 #include "coordinator/job/member.h"
 #include "coordinator/rpc/service.h"
+#include "coordinator/state/twins.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* ---- tests --------------------------------------------------------------- */
@@ -681,6 +682,13 @@ static void test_twins_wait(void **state)
     a->instance[0]++; /* it was started again, on the same machine */
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     assert_int_equal(w->task_id, 0);
+    hang_up(a);
+    while (w->peer != NULL)
+        loop_turn(r->loop, true);
+    state_set_worker_state(&r->co->state, edit_worker(r, a->id), WORKER_LOST);
+    assert_true(twins_has(r->co, w, b->instance));
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0); /* whose place it takes now */
+    assert_false(twins_has(r->co, w, b->instance));
 }
 
 /* A name is a cell of a table: it makes no rows, and gives no orders. */

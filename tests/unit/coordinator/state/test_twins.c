@@ -33,6 +33,11 @@ static void slower_after_some_tries(void **state)
     assert_int_equal(twins_refuse(co, w, a, &is_new), TWINS_QUICK_MS);
     assert_true(is_new);
     assert_int_equal(twins_of(co, w->id), 1);
+    twins_admit(co, o, a); /* another worker */
+    assert_int_equal(twins_of(co, w->id), 1);
+    twins_admit(co, w, a);
+    assert_int_equal(twins_of(co, w->id), 0);
+    assert_false(twins_has(co, w, a));
 }
 
 /* The newest are known. */
