@@ -154,7 +154,9 @@ static void print_bounds(const char *given, const json_t *token)
         printf("%s a budget of %s now", before, show_dollars(cli_num(token, "budget", 0), text));
     else
         printf("%s", *before == ',' ? " now" : " has no bounds now");
-    if (cli_has(token, "left_ms"))
+    if (cli_has(token, "left_ms") && cli_int(token, "left_ms", 0) <= 0)
+        printf("; it has ended, and --expires gives it more time");
+    else if (cli_has(token, "left_ms"))
         printf("; it ends in %s", cli_duration(token, "left_ms", text));
     puts("");
 }

@@ -137,9 +137,9 @@ void http_post_token_adjust(void *arg, struct http_request *r)
     json_t *o = json_object();
     http_json_put(o, "id", http_json_id(id));
     put_bounds(o, t);
+    const int64_t left_ms = t->ends_unix_ms - (int64_t)clock_wall_ms();
     http_json_put(o, "left_ms",
-                  t->ends_unix_ms ? json_integer(t->ends_unix_ms - (int64_t)clock_wall_ms())
-                                  : json_null());
+                  t->ends_unix_ms ? json_integer(left_ms > 0 ? left_ms : 0) : json_null());
     http_answer_when_durable(api, r, 200, o);
 }
 

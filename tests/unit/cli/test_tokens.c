@@ -72,6 +72,7 @@ static void what_is_changed(void **state)
     static const char *const counts[] = {ALL, "{\"uses_max\": 2, \"workers_max\": 1}", NULL};
     static const char *const none[] = {ALL, "{}", NULL};
     static const char *const ends[] = {ALL, "{\"left_ms\": 60000}", NULL};
+    static const char *const ended[] = {ALL, "{\"left_ms\": 0}", NULL};
     const char **change = flag(&command_tokens, "change");
     bool *has_jobs = given(&command_tokens, "jobs"), *has_budget = given(&command_tokens, "budget");
     struct cli cli = {0};
@@ -99,6 +100,8 @@ static void what_is_changed(void **state)
     run(&command_tokens, &cli, NULL, ends, &r);
     assert_string_equal(r.body, "{\"life_s\":60}");
     says(&r, "the token spot has no bounds now; it ends in 1m");
+    run(&command_tokens, &cli, NULL, ended, &r);
+    says(&r, "; it has ended, and --expires gives it more time\n");
     *change = NULL;
     *given(&command_tokens, "expires") = false;
     *(uint64_t *)flag(&command_tokens, "expires") = 0;
