@@ -15,9 +15,9 @@
 struct state;
 struct worker;
 
-#define TOKENS_MAX                                                                                 \
-    256 /* live or not: the longest revoked make room first, then the ended, but none of a job     \
-           that goes on */
+/* Live or not: the longest revoked make room first, then the ended, but none of a job that goes on.
+ */
+#define TOKENS_MAX 256
 
 struct token_rec {
     uint64_t id;

@@ -581,9 +581,8 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 
 #define NUMBER_TEXT_MAX (METRIC_NAME_MAX + 52) /* "NAME=value,held-out " */
 
-/* The bytes are written along with other changes: they change with every served file. */
-/* What only counts points of curves changes with every heartbeat: it is written along with those.
- */
+/* The bytes are written along with other changes, since they change with every served file; so is
+ * what points of curves change with every heartbeat, but at the latest with those points. */
 static void put_job(struct store *s, struct job *j)
 {
     char input[64], names[JOB_NUMBERS_MAX * NUMBER_TEXT_MAX + 1] = "";

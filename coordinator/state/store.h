@@ -68,9 +68,7 @@ void store_close(struct store *s); /* accepts NULL */
  *   t  const char * (NULL becomes NULL)      b  const void *, size_t (NULL, 0)
  * Everything is copied.  s NULL: nothing is queued. */
 void store_put(struct store *s, int stmt, const char *types, ...);
-/* The same, but the row waits for store_put_waiting(), which queues all such rows before the
- * others.
- */
+/* The same, but the row waits for store_put_waiting(), which queues such rows before the others. */
 void store_put_later(struct store *s, int stmt, const char *types, ...);
 void store_put_waiting(struct store *s);
 /* As store_put(), and returns true, unless the row is unchanged; *seen, 0 at first, holds its hash.
