@@ -14,6 +14,19 @@
 #define LEVELS_MAX 64
 #define MODEL_TRIES 5 /* tries while the job replaces the version being fetched */
 
+/* The models of a job that are being fetched. */
+struct fetch {
+    struct cli *cli;
+    uint64_t job;
+    bool ema, replace;
+    struct job_spec spec;
+    json_t *modules, *about; /* the newest answers */
+    char *parts;             /* folder of modules, each named by its SHA-256 */
+    char *beside, *tar;      /* a temporary folder, and the companions in it; NULL: none yet */
+    bool adapter;            /* they are of an adapter of peft */
+    size_t n, done;          /* models */
+};
+
 /* ---- the folders ---- */
 
 /* Adds to an error about a file of the folder what to do. */
@@ -149,24 +162,17 @@ static int write_companions(const json_t *job, const char *tar, const char *dir,
 }
 
 /* Refuses a folder with files that are not this model's, or takes what it may replace; before the
- * weights come, which replace others.  companions: their tar, NULL: there are none. */
-static int prepare_folder(const json_t *job, const char *companions, bool router, const char *dir,
-                          bool replace, struct err *err)
+ * weights come, which replace others. */
+static int prepare_folder(const struct fetch *f, bool router, const char *dir, struct err *err)
 {
-    struct job_spec spec;
-    const char *text = cli_str(job, "spec", "");
-    int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
-    if (rc < 0)
-        return rc;
-    rc = check_folder(&spec, router, dir, err);
-    if (rc == 0 && spec.model.type == JOB_MODEL_LLAMA && !artifacts_has_tokenizer(job))
-        rc = clear_others(dir, TOKENIZER_FILES, replace, true, err);
-    const bool external = spec.model.type == JOB_MODEL_EXTERNAL;
-    if (rc == 0 && external && !companions)
-        rc = clear_others(dir, OTHER_FILES, replace, false, err);
-    if (rc == 0 && companions && !replace)
-        rc = compare_companions(companions, dir, external ? is_companion : is_other_companion, err);
-    job_release(&spec);
+    const bool external = f->spec.model.type == JOB_MODEL_EXTERNAL;
+    int rc = check_folder(&f->spec, router, dir, err);
+    if (rc == 0 && f->spec.model.type == JOB_MODEL_LLAMA && !artifacts_has_tokenizer(f->about))
+        rc = clear_others(dir, TOKENIZER_FILES, f->replace, true, err);
+    if (rc == 0 && external && !f->tar)
+        rc = clear_others(dir, OTHER_FILES, f->replace, false, err);
+    if (rc == 0 && f->tar && !f->replace)
+        rc = compare_companions(f->tar, dir, external ? is_companion : is_other_companion, err);
     return rc;
 }
 
@@ -236,17 +242,6 @@ static int choose_blobs(const json_t *job, const json_t *path, const json_t *mod
     return 0;
 }
 
-/* The models of a job that are being fetched. */
-struct fetch {
-    struct cli *cli;
-    uint64_t job;
-    bool ema, replace;
-    json_t *modules, *about; /* the newest answers */
-    char *parts;             /* folder of modules, each named by its SHA-256 */
-    char *beside, *tar;      /* a temporary folder, and the companions in it; NULL: none yet */
-    size_t n, done;          /* models */
-};
-
 static int look(struct fetch *f, struct err *err)
 {
     const unsigned long long job = f->job;
@@ -308,23 +303,19 @@ static bool is_crossed_later(const struct fetch *f, uint32_t number, const json_
     return false;
 }
 
-/* The name of the file of weights, in a folder that has its companions. */
-static const char *name_of(const struct fetch *f, const json_t *path, const char *dir)
+/* The name of the file of weights. */
+static const char *name_of(const struct fetch *f, const json_t *path)
 {
     if (cli_int(json_object_get(f->about, "input"), "caption", 0) > 0 && !is_router(path))
         return "diffusion_pytorch_model.safetensors";
-    char *config = file_join(dir, "adapter_config.json");
-    const bool adapter =
-        json_is_object(json_object_get(f->about, "companions")) && file_exists(config);
-    mem_free(config);
-    return adapter ? "adapter_model.safetensors" : "model.safetensors"; /* as peft has it */
+    return f->adapter ? "adapter_model.safetensors" : "model.safetensors"; /* as peft has it */
 }
 
 static int download_levels(struct fetch *f, uint32_t number, const json_t *path,
                            const char *const *blobs, size_t n, const char *dir, struct err *err)
 {
     char *parts[LEVELS_MAX] = {0};
-    char *file = file_join(dir, name_of(f, path, dir));
+    char *file = file_join(dir, name_of(f, path));
     int rc = file_mkdirs(dir, 0777, err);
     if (rc == 0 && !f->parts)
         f->parts = file_join(dir, ".parts");
@@ -346,21 +337,29 @@ static int download_levels(struct fetch *f, uint32_t number, const json_t *path,
     return rc;
 }
 
+static bool is_adapter_config(const char *name)
+{
+    return strcmp(name, "adapter_config.json") == 0;
+}
+
 /* Gets the companions, once for all paths, if the job has some. */
 static int get_companions(struct fetch *f, struct err *err)
 {
+    const struct tar_unpack how = {
+        .mode = 0600, .max = TAR_FOLDER_BYTES, .wanted = is_adapter_config};
     const json_t *blob = json_object_get(f->about, "companions");
     if (f->tar || !json_is_object(blob))
         return 0;
     int rc = cli_temporary(&f->beside, err);
     if (rc < 0)
         return rc;
-    char *path = file_join(f->beside, "companions.tar");
-    rc = artifacts_blob(f->cli, cli_str(blob, "sha256", ""), path, err);
+    f->tar = file_join(f->beside, "companions.tar");
+    rc = artifacts_blob(f->cli, cli_str(blob, "sha256", ""), f->tar, err);
     if (rc == 0)
-        f->tar = path;
-    else
-        mem_free(path);
+        rc = tar_unpack(f->tar, f->beside, &how, err);
+    char *config = file_join(f->beside, "adapter_config.json");
+    f->adapter = f->spec.model.type == JOB_MODEL_EXTERNAL && file_exists(config);
+    mem_free(config);
     return rc;
 }
 
@@ -376,7 +375,7 @@ static int take_newest(struct fetch *f, uint32_t number, const char *dir, struct
     if (rc == 0)
         rc = get_companions(f, err);
     if (rc == 0)
-        rc = prepare_folder(f->about, f->tar, is_router(path), dir, f->replace, err);
+        rc = prepare_folder(f, is_router(path), dir, err);
     if (rc == 0)
         rc = download_levels(f, number, path, blobs, n, dir, err);
     if (rc == 0)
@@ -414,6 +413,9 @@ int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *d
     struct fetch f = {.cli = cli, .job = job, .ema = ema, .replace = replace, .n = 1};
     struct file_names folders = {0};
     int rc = look(&f, err);
+    const char *text = cli_str(f.about, "spec", "");
+    if (rc == 0)
+        rc = job_parse_saved(text, strlen(text), "the job", &f.spec, err);
     if (rc == 0 && only < 0 && (f.n = json_array_size(json_object_get(f.about, "path_list"))) == 0)
         rc = no_model(f.about, err);
     for (; rc == 0 && f.done < f.n; f.done++) {
@@ -442,6 +444,7 @@ int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *d
     mem_free(f.beside);
     mem_free(f.tar);
     mem_free(f.parts);
+    job_release(&f.spec);
     json_decref(f.about);
     json_decref(f.modules);
     return rc;

@@ -156,6 +156,41 @@ static void companions_are_all_of_one_job(void **state)
     assert_int_equal(file_remove_tree(dir, NULL), 0);
 }
 
+/* Peft finds the weights of an adapter by their name. */
+static void an_adapter_has_the_name_of_its_weights(void **state)
+{
+    char dir[] = "/tmp/test_models-XXXXXX", hex[HASH_HEX_MAX];
+    uint8_t sha256[HASH_BYTES];
+    struct tar_writer *w;
+    struct err err;
+    assert_non_null(mkdtemp(dir));
+    char *tar = file_join(dir, "a.tar"), *model = file_join(dir, "model");
+    char *file = str_printf("@%s", tar), *weights = put_weights(dir, "w", hex);
+    char *modules = str_printf("{\"items\":[" MODULE "]}", 1, hex);
+    assert_int_equal(tar_writer_open(tar, &w, &err), 0);
+    assert_int_equal(tar_writer_add(w, "adapter_config.json", "{}", 2, &err), 0);
+    assert_int_equal(tar_writer_commit(w, sha256, NULL, &err), 0);
+    tar_writer_free(w);
+    char *job = str_printf("{\"companions\":{\"sha256\":\"%s\"},%s",
+                           hash_hex(sha256, sizeof sha256, hex), &JOB[1]);
+    const char *const answers[] = {modules, job, file, weights, NULL};
+    struct file_names names = {0};
+    if (take_to(model, false, answers, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(file_list(model, 9, &names, &err), 0);
+    assert_int_equal(names.n, 2);
+    assert_string_equal(names.items[0], "adapter_config.json");
+    assert_string_equal(names.items[1], "adapter_model.safetensors");
+    file_names_release(&names);
+    mem_free(modules);
+    mem_free(weights);
+    mem_free(job);
+    mem_free(file);
+    mem_free(model);
+    mem_free(tar);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
 /* A model that has learned more is who it was: what the export makes itself gives way, but for the
  * type and the context of the weights; another's file is as little replaced. */
 static void a_llama_keeps_its_companions(void **state)
@@ -329,6 +364,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_version_that_is_gone_is_not_the_newest),
         cmocka_unit_test(companions_are_all_of_one_job),
+        cmocka_unit_test(an_adapter_has_the_name_of_its_weights),
         cmocka_unit_test(a_llama_keeps_its_companions),
         cmocka_unit_test(a_tokenizer_is_not_anothers),
         cmocka_unit_test(a_module_of_several_paths_is_fetched_once),
