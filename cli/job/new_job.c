@@ -39,7 +39,8 @@ static int context(const struct new_job *job)
 {
     if (!job->from)
         return CONTEXT;
-    return job->model.context < FROM_CONTEXT ? job->model.context : FROM_CONTEXT;
+    const int most = job->model.context; /* 0: a config.json that does not know */
+    return most > 0 && most < FROM_CONTEXT ? most : FROM_CONTEXT;
 }
 
 int new_job_batch(const struct new_job *job)

@@ -508,7 +508,7 @@ int artifacts_keep_config(const json_t *job, const char *dir, struct err *err)
         return rc;
     if (spec.model.type == JOB_MODEL_LLAMA)
         rc = model_folder_config(dir, &config, err);
-    if (config && cli_int(config, "max_position_embeddings", 0) < spec.model.context)
+    if (config && cli_int(config, "max_position_embeddings", 2048) < spec.model.context)
         json_object_set_new(config, "max_position_embeddings", json_integer(spec.model.context));
     if (config) {
         (void)json_object_del(config,

@@ -142,7 +142,7 @@ static void sizes_of_a_model_are_taken(void **state)
     static const char config[] =
         "{\"model_type\": \"llama\", \"hidden_size\": %d, \"num_hidden_layers\": 2, "
         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"intermediate_size\": 32, "
-        "\"vocab_size\": 257, \"rms_norm_eps\": 1e-5}";
+        "\"vocab_size\": 257, \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 0}";
     const char **text = flag(&command_new, "text"), **from = flag(&command_new, "from");
     char dir[] = "/tmp/skerry-new.XXXXXX", *before = getcwd(NULL, 0);
     static const struct {
