@@ -103,10 +103,17 @@ int models_check_folders(const struct job_spec *spec, const char *dir, struct er
     return rc;
 }
 
-/* Files of an earlier job that libraries would read as this model's, tokenizers first. */
-static const char *const others[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-                                     "config.json", "generation_config.json"};
-enum { TOKENIZER_FILES = 3, OTHER_FILES = sizeof others / sizeof *others };
+/* Files of an earlier job that libraries would read as this model's, tokenizers first, and of these
+ * those first that only companions have. */
+static const char *const others[] = {"special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "chat_template.jinja",
+                                     "tokenizer.json",
+                                     "tokenizer.model",
+                                     "tokenizer_config.json",
+                                     "config.json",
+                                     "generation_config.json"};
+enum { COMPANIONS_ALONE = 3, TOKENIZER_FILES = 6, OTHER_FILES = sizeof others / sizeof *others };
 
 /* Removes the first n of them if they may be replaced.  Else refuses the folder if one is there, or
  * only names it, as a person may have put it there. */
@@ -118,7 +125,7 @@ static int clear_others(const char *dir, size_t n, bool replace, bool refuse, st
         if (replace) {
             rc = file_remove(path, err);
         } else if (file_exists(path) && refuse) {
-            (void)err_set(err, -EEXIST, "%s is not of this job, which names no tokenizer", path);
+            (void)err_set(err, -EEXIST, "%s is not of this job", path);
             rc = say_other(dir, err);
         } else if (file_exists(path)) {
             fprintf(stderr, "skerry: %s was there before, and is not of this job\n", path);
@@ -137,7 +144,7 @@ static bool is_companion(const char *name)
 /* One that no export of a llama writes over anyway. */
 static bool is_other_companion(const char *name)
 {
-    for (size_t i = 0; i < OTHER_FILES; i++)
+    for (size_t i = COMPANIONS_ALONE; i < OTHER_FILES; i++)
         if (strcmp(name, others[i]) == 0)
             return false;
     return is_companion(name);
@@ -166,9 +173,10 @@ static int write_companions(const json_t *job, const char *tar, const char *dir,
 static int prepare_folder(const struct fetch *f, bool router, const char *dir, struct err *err)
 {
     const bool external = f->spec.model.type == JOB_MODEL_EXTERNAL;
+    const bool known = artifacts_has_tokenizer(f->about);
     int rc = check_folder(&f->spec, router, dir, err);
-    if (rc == 0 && f->spec.model.type == JOB_MODEL_LLAMA && !artifacts_has_tokenizer(f->about))
-        rc = clear_others(dir, TOKENIZER_FILES, f->replace, true, err);
+    if (rc == 0 && f->spec.model.type == JOB_MODEL_LLAMA && !(known && f->tar && !f->replace))
+        rc = clear_others(dir, known ? COMPANIONS_ALONE : TOKENIZER_FILES, f->replace, !known, err);
     if (rc == 0 && external && !f->tar)
         rc = clear_others(dir, OTHER_FILES, f->replace, false, err);
     if (rc == 0 && f->tar && !f->replace)

@@ -239,6 +239,13 @@ static void a_llama_keeps_its_companions(void **state)
     const char *const refused[] = {modules, job, file, NULL};
     assert_int_equal(take_to(model, false, refused, &err), -EEXIST);
     assert_non_null(strstr(err.msg, "/model/special_tokens_map.json is there already"));
+    char *plain = str_printf("{%s", strstr(job, "\"id\"")); /* a run of the job without its start */
+    const char *const without[] = {modules, plain, weights, NULL};
+    assert_int_equal(take_to(model, false, without, &err), 0);
+    expect(model, "special_tokens_map.json", "another's"); /* it is named */
+    assert_int_equal(take_to(model, true, without, &err), 0);
+    expect(model, "special_tokens_map.json", NULL);
+    mem_free(plain);
     mem_free(modules);
     mem_free(weights);
     mem_free(job);
@@ -258,8 +265,8 @@ static void a_tokenizer_is_not_anothers(void **state)
     static const char *const refused[] = {MODULES, about, NULL};
     static const char *const goes_on[] = {MODULES, about, GONE, "{\"items\":[]}", about, NULL};
     static const char *const names[] = {"tokenizer.json", "tokenizer.model",
-                                        "tokenizer_config.json"};
-    for (size_t i = 0; i < 3; i++) {
+                                        "tokenizer_config.json", "chat_template.jinja"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[] = "/tmp/test_models-XXXXXX";
         struct err err;
         assert_non_null(mkdtemp(dir));
