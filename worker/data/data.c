@@ -186,6 +186,11 @@ uint64_t data_total(const struct data *d)
     return d->total;
 }
 
+uint32_t data_window(const struct data *d)
+{
+    return d->opt.window;
+}
+
 unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named)
 {
     *ret_list = d->bad;

@@ -33,7 +33,7 @@ struct data_order {
     uint64_t seed;
     /* Shuffle within runs of this many positions, so that after n windows
      * exactly the first n * window samples of the ranges were used.
-     * 0: over all ranges. */
+     * 0: over all ranges.  Texts may get longer runs (data_window). */
     uint32_t window;
 };
 
@@ -56,6 +56,9 @@ uint64_t data_position(const struct data *d);
 
 /* Positions of one pass. */
 uint64_t data_total(const struct data *d);
+
+/* Positions that are shuffled together, as data_order.window. */
+uint32_t data_window(const struct data *d);
 
 /* Returns the number of bad samples in the first pass so far; the first *ret_named of them
  * are in *ret_list, each once, in order, borrowed. */

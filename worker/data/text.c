@@ -4,12 +4,21 @@
 #include "worker/data/data_samples.h"
 
 #define BATCH_BYTES_MAX (1u << 30)
-#define PLAIN_SHARE 16 /* a 16th of a phase's pieces: what they fill depends on their order */
-#define WINDOW                                                                                     \
-    256 /* pieces that are packed together; the last ones of a pass are up to twice                \
-           as many */
-#define WINDOW_MAX (2 * WINDOW - 1)
+#define PLAIN_SHARE 16   /* a 16th of a phase's pieces: what they fill depends on their order */
+#define WINDOW_LEAST 256 /* pieces that are packed together */
+#define WINDOW_MOST 4096
+#define WINDOW_ROWS 16  /* that short pieces are to fill: the last one may stay empty */
+#define WINDOW_SHARE 16 /* a window has a 16th of a phase bounded by time at most */
+#define WINDOW_MAX (2 * WINDOW_MOST - 1) /* the last ones of a pass are up to twice as many */
 #define STREAM_ROWS 0x726f7773ULL
+
+#define NO_ROW UINT16_MAX
+
+/* A piece of a window, and the row that it gets; NO_ROW: it fits none. */
+struct packed {
+    uint32_t tokens;
+    uint16_t at, row;
+};
 
 /* A window: the pieces at some consecutive positions, in the order in which they are used. */
 struct window {
@@ -33,7 +42,10 @@ struct text {
     float *features;
     struct mem_arrays arrays;
 
+    unsigned together; /* pieces of a window */
     struct window window;
+    struct packed packed[WINDOW_MAX]; /* while a window is made */
+    uint32_t rows[WINDOW_MAX];
 };
 
 /* ---- opening ---- */
@@ -142,14 +154,6 @@ static bool is_good(const struct text *t, const struct shard_sample *s, char *re
 
 /* ---- windows ---- */
 
-#define NO_ROW UINT16_MAX
-
-/* A piece of a window, and the row that it gets; NO_ROW: it fits none. */
-struct packed {
-    uint32_t tokens;
-    uint16_t at, row;
-};
-
 static int by_tokens(const void *a, const void *b)
 {
     const struct packed *x = a, *y = b;
@@ -164,9 +168,8 @@ static int by_row(const void *a, const void *b)
 
 /* Best fit, decreasing: each piece, the longest first, gets the row with the least room that takes
  * it.  Returns the number of rows. */
-static unsigned best_fit(struct packed *p, unsigned n, uint32_t size)
+static unsigned best_fit(struct packed *p, unsigned n, uint32_t size, uint32_t *room)
 {
-    uint32_t room[WINDOW_MAX];
     unsigned rows = 0;
     qsort(p, n, sizeof(*p), by_tokens);
     for (struct packed *end = p + n; p < end; p++) {
@@ -182,9 +185,10 @@ static unsigned best_fit(struct packed *p, unsigned n, uint32_t size)
     return rows;
 }
 
-/* Packs the n pieces from `begin` on: p[0..n) in any order.  Returns the number of rows. */
-static unsigned pack(struct text *t, uint64_t begin, unsigned n, struct packed *p)
+/* Packs the n pieces from `begin` on: t->packed[0..n) in any order.  Returns the number of rows. */
+static unsigned pack(struct text *t, uint64_t begin, unsigned n)
 {
+    struct packed *p = t->packed;
     unsigned good = 0, bad = n;
     for (unsigned i = 0; i < n; i++) {
         const struct data_place place = data_at(&t->base, begin + i);
@@ -192,7 +196,7 @@ static unsigned pack(struct text *t, uint64_t begin, unsigned n, struct packed *
         p[fits(t, s) ? good++ : --bad] =
             (struct packed){.tokens = s->tokens, .at = (uint16_t)i, .row = NO_ROW};
     }
-    return best_fit(p, good, t->opt.seq + 1);
+    return best_fit(p, good, t->opt.seq + 1, t->rows);
 }
 
 /* Positions of the window that begins at `begin`: it ends with the pass, and with what is shuffled
@@ -202,13 +206,14 @@ static unsigned window_size(const struct text *t, uint64_t begin)
     const uint64_t total = t->base.total, run = t->base.opt.window ? t->base.opt.window : total;
     const uint64_t at = begin % total, end = at - at % run + run;
     const uint64_t left = (end < total ? end : total) - at;
-    return !t->opt.packed ? 1 : left > WINDOW_MAX ? WINDOW : (unsigned)left;
+    return !t->opt.packed ? 1 : left < 2 * t->together ? (unsigned)left : t->together;
 }
 
 /* The rows of a window are used in an order of their own, so that long pieces do not come first. */
-static void set_order(struct text *t, struct window *w, struct packed *p)
+static void set_order(struct text *t, struct window *w)
 {
-    uint32_t order[WINDOW_MAX];
+    struct packed *p = t->packed;
+    uint32_t *order = t->rows;
     if (t->base.opt.shuffle)
         rng_permutation(t->base.opt.seed, rng_mix(STREAM_ROWS, w->begin), order, w->rows);
     for (unsigned i = 0; i < w->n && t->base.opt.shuffle; i++)
@@ -225,23 +230,22 @@ static void set_order(struct text *t, struct window *w, struct packed *p)
  * the rows that are left. */
 static void next_window(struct text *t, struct window *w)
 {
-    struct packed p[WINDOW_MAX];
     w->begin += w->n;
     w->rows_before += w->rows;
     w->n = window_size(t, w->begin);
-    w->rows = pack(t, w->begin, w->n, p);
+    w->rows = pack(t, w->begin, w->n);
     if (w->rows_before < t->opt.all_rows && w->rows > t->opt.all_rows - w->rows_before) {
         unsigned most = w->n; /* these are too many, and one is not */
         for (w->n = 1; most - w->n > 1;) {
             const unsigned middle = (w->n + most) / 2;
-            if (pack(t, w->begin, middle, p) > t->opt.all_rows - w->rows_before)
+            if (pack(t, w->begin, middle) > t->opt.all_rows - w->rows_before)
                 most = middle;
             else
                 w->n = middle;
         }
-        w->rows = pack(t, w->begin, w->n, p);
+        w->rows = pack(t, w->begin, w->n);
     }
-    set_order(t, w, p);
+    set_order(t, w);
 }
 
 /* Where the row that has the head ends; after a window's last row: the window's end. */
@@ -317,13 +321,33 @@ static int text_next(struct data *base, struct batch *ret, struct err *err)
 
 /* ---- the order ---- */
 
+/* Decides how many pieces are packed together and, in a phase bounded by time, shuffled. */
+static void choose_window(struct text *t)
+{
+    struct data *d = &t->base;
+    uint64_t tokens = 1;
+    for (uint64_t i = 0; i < d->total; i++)
+        tokens += d->shards[d->places[i].shard].samples[d->places[i].index].tokens;
+    const uint64_t fill = WINDOW_ROWS * (t->opt.seq + 1) * d->total / tokens;
+    t->together = fill < WINDOW_LEAST  ? WINDOW_LEAST
+                  : fill > WINDOW_MOST ? WINDOW_MOST
+                                       : (unsigned)fill;
+    const uint64_t share = d->total / WINDOW_SHARE;
+    const uint32_t least = share < t->together ? (uint32_t)share : t->together;
+    if (d->opt.window > 0 && d->opt.window < least)
+        d->opt.window = least;
+}
+
 /* Positions of the first pass that all_rows take. */
 static uint64_t positions_taken(struct text *t)
 {
-    struct window w = {0};
-    while (w.rows_before + w.rows < t->opt.all_rows && w.begin + w.n < t->base.total)
-        next_window(t, &w);
-    return w.begin + w.n;
+    struct window *w = &t->window;
+    memset(w, 0, sizeof(*w));
+    while (w->rows_before + w->rows < t->opt.all_rows && w->begin + w->n < t->base.total)
+        next_window(t, w);
+    const uint64_t taken = w->begin + w->n;
+    memset(w, 0, sizeof(*w));
+    return taken;
 }
 
 /* Shuffles fewer and fewer of the leading pieces, until all of those are taken: of the rest, which
@@ -365,6 +389,8 @@ int text_open(const struct text_options *opt, const struct data_range *ranges, s
         text_free(&t->base);
         return rc;
     }
+    if (opt->packed)
+        choose_window(t);
     if (opt->all_rows > 0)
         mix_what_is_taken(t);
     *ret = &t->base;

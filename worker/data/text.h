@@ -2,10 +2,10 @@
  * of tokens.  See worker/data/data.h for order, passes and positions.
  *
  * Packed, for training: pieces in the order of the pass fill rows of seq + 1
- * tokens, whole.  Each few hundred of them, a window, are packed together, the
- * longest first, each into the row with the least room for it (best fit); then its
- * rows follow in a shuffled order, and the rest of a row is padding.  So a position
- * in the data counts pieces row by row.  No token sees another piece:
+ * tokens, whole.  Some hundreds of them, or thousands of short ones, are a window:
+ * they are packed together, the longest first, each into the row with the least room
+ * for it (best fit); then its rows follow in a shuffled order, and the rest of a row
+ * is padding.  So a position in the data counts pieces row by row.  No token sees another piece:
  *
  *    i        0   1   2   3   4   5   6   7        seq = 8, pieces A (4), B (3)
  *    token    A0  A1  A2  A3  B0  B1  B2  0   [0]  <- tokens has seq + 1 columns

@@ -63,7 +63,7 @@ struct phase {
     uint64_t position; /* position in the data after the present batch */
     struct replica_cursor at;
     uint32_t first;    /* at.steps when this run of it began */
-    uint64_t window;   /* phase_window(); 0: bounded by steps */
+    uint64_t window;   /* data_window(); 0: bounded by steps */
     uint64_t begun_ns; /* time of the beginning, as if it had never been interrupted */
     uint64_t saved_ns, save_cost_ns;
     uint64_t units, places; /* texts: tokens that were predicted in this run, of so many places */
@@ -173,17 +173,18 @@ static int open_data(struct phase *p, struct err *err)
     uint64_t total = 0;
     for (size_t i = 0; i < p->t->n_ranges; i++)
         total += p->t->ranges[i]->count;
-    p->window = p->t->seconds ? phase_window(total, batch) : 0;
     const struct feed_options opt = {
         .batch = batch,
         .train = true,
         .repeat = p->t->steps > 0, /* good samples replace bad ones, so that all steps are done */
         .seed = rng_mix(rng_mix(spec->seed, STREAM_DATA),
                         rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step)),
-        .window = (uint32_t)p->window,
+        .window = p->t->seconds ? (uint32_t)phase_window(total, batch) : 0,
         .all_rows = (uint64_t)p->t->steps * batch,
     };
     int rc = feed_open(p->e, p->w, p->t->ranges, p->t->n_ranges, &opt, &p->feed, err);
+    if (rc == 0)
+        p->window = data_window(p->feed);
     if (rc == 0 && p->at.position > 0)
         rc = data_seek(p->feed, p->at.position, err);
     return rc;

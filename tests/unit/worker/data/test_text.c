@@ -283,7 +283,7 @@ static void what_fills_the_rows_are_the_first_pieces(void **state)
 }
 
 /* Pieces as stories have them, of 220 tokens, more or less. */
-enum { STORIES = 2000, STORY_ROWS = 8 };
+enum { STORIES = 2000, STORY_ROWS = 8, TOGETHER = STORIES / 16 };
 
 struct stories {
     unsigned seen[STORIES];
@@ -360,8 +360,35 @@ static void rows_are_filled_well(void **state)
     read_stories(&opt, &r, 0, 40, &some, &at);
     assert_in_range(at, 640, 1000);
     for (unsigned i = 0; i < STORIES; i++)
-        if (i < at - at % 64 || i >= at - at % 64 + 64)
+        if (i < at - at % TOGETHER || i >= at - at % TOGETHER + TOGETHER)
             assert_int_equal(some.seen[i], i < at);
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
+/* Of short pieces more are packed together, so that few of a window's rows stay empty, also where
+ * few of them are shuffled together. */
+static void short_pieces_fill_rows(void **state)
+{
+    (void)state;
+    enum { SHORT = 7, A_ROW = (LONG + 1) / SHORT };
+    unsigned lengths[STORIES];
+    char *dir = scratch_new();
+    for (unsigned i = 0; i < STORIES; i++)
+        lengths[i] = SHORT;
+    struct test_shard s = text_shard(dir, 1, lengths, STORIES, 0);
+    struct data_range r = range(&s, 0, STORIES);
+    struct text_options opt = {.seq = LONG, .rows = 1, .packed = true};
+    opt.order.shuffle = true;
+    for (int i = 0; i < 2; i++) {
+        struct stories all = {0};
+        uint64_t at;
+        opt.order.window = i == 0 ? 0 : 4;
+        read_stories(&opt, &r, 0, UINT_MAX, &all, &at);
+        assert_int_equal(at, STORIES);
+        const unsigned windows = i == 0 ? 1 : STORIES / TOGETHER;
+        assert_int_equal(all.rows, windows * ((STORIES / windows + A_ROW - 1) / A_ROW));
+    }
     mem_free(s.path);
     scratch_free(dir);
 }
@@ -407,6 +434,7 @@ int main(void)
         cmocka_unit_test(every_pass_has_every_piece),
         cmocka_unit_test(what_fills_the_rows_are_the_first_pieces),
         cmocka_unit_test(rows_are_filled_well),
+        cmocka_unit_test(short_pieces_fill_rows),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
