@@ -237,8 +237,8 @@ static double default_momentum(const struct job_spec *s, bool alone)
     return alone ? 0 : s->taken ? MOMENTUM_BEFORE : s->outer.async ? 0.5 : MOMENTUM;
 }
 
-/* Trained weights need no warm-up of the momentum.  Jobs are taken with their momentum written, so
- * the default's value counts as none. */
+/* Trained weights need no warm-up of the momentum.  Jobs are taken with their momentum written, and
+ * such a text may be submitted again, so the default's value counts as none. */
 static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct composition c;

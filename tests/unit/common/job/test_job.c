@@ -541,16 +541,19 @@ static void momentum_fits_the_outer_steps(void **state)
         const char *outer, *replicas;
         bool taken;
         double momentum;
+        bool plain; /* in rounds with one contribution */
     } cases[] = {
-        {"async: true", "2", false, 0.5},
-        {"async: true", "2", true, 0.9},
-        {"async: true, momentum: 0.8", "2", false, 0.8},
-        {"async: true", "1", false, 0},
-        {"async: false", "2", false, 0.8},
-        {"async: false", "2", true, 0.9},
-        {"async: false, momentum: 0.9", "auto", false, 0.9},
-        {"async: false", "auto", false, 0.8},
-        {"async: false", "auto", true, 0.9},
+        {"async: true", "2", false, 0.5, false},
+        {"async: true", "2", true, 0.9, false},
+        {"async: true, momentum: 0.8", "2", false, 0.8, false},
+        {"async: true", "1", false, 0, false},
+        {"async: false", "2", false, 0.8, false},
+        {"async: false", "2", true, 0.9, false},
+        {"async: false", "auto", false, 0.8, true},
+        {"async: false", "auto", true, 0.9, true},
+        {"async: false, momentum: 0.9", "auto", false, 0.9, false},
+        {"async: false, momentum: 0.8", "auto", false, 0.8, true}, /* as it is written in */
+        {"async: false, lr: 0.7", "auto", false, 0.8, false},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *text = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
@@ -560,11 +563,13 @@ static void momentum_fits_the_outer_steps(void **state)
         struct job_spec s, kept;
         OK((cases[i].taken ? job_parse_taken : job_parse)(text, strlen(text), "job", &s, err));
         assert_true(s.outer.momentum == cases[i].momentum);
+        assert_int_equal(s.outer.plain_alone, cases[i].plain);
         char *whole;
         OK(job_keep_defaults(text, &s, &whole, err));
         OK(job_parse_taken(whole, strlen(whole), "job", &kept, err));
         assert_true(kept.outer.momentum == cases[i].momentum);
-        assert_int_equal(kept.outer.plain_alone, s.outer.plain_alone);
+        assert_int_equal(kept.outer.plain_alone, cases[i].plain);
+        assert_true(kept.outer.lr == s.outer.lr);
         job_release(&kept);
         job_release(&s);
         mem_free(whole);
