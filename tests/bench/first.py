@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,8 @@ GAPS = {
     "emoji, 4 replicas": ("emoji", MANY, MOMENTA),
     "prose, 4 replicas": ("prose", MANY, MOMENTA),
 }
-# Of every recipe; what is said of outer beyond its length makes it another kind of job.
+# Of every recipe; what is said of outer beyond its length makes it another kind of job.  Contributions to an asynchronous
+# one arrive in another order every time, which moves its losses: the median of three runs counts.
 JUMPS = {
     "images": ("emoji", "diloco, replicas: 2", ""),
     "texts": ("prose", "diloco, replicas: 4", ""),
@@ -122,16 +124,20 @@ def jumps(fig, lab, args):
             continue
         if teacher is None and "teacher" in recipe:
             continue
-        job, rows = lab.train(what, recipe=recipe.format(teacher=teacher), outer=", ema: 0" + outer)
-        if name == "experts":
-            teacher = job
-        routers = [p["path"] for p in lab.swarm.job(job)["path_list"] if p["network"] == "router"]
-        rise, path, number = found[name] = largest_rise(rows, routers)
-        curve = " ".join(f"{r['eval_loss']:.2f}" for r in rows if r["kind"] == "eval" and r["path"] == path)
-        print(f"  {name:14} {100 * rise:6.1f} % at round {number} of path {path}: {curve}", flush=True)
+        rises = []
+        for _ in range(3 if "async" in outer else 1):
+            job, rows = lab.train(what, recipe=recipe.format(teacher=teacher), outer=", ema: 0" + outer)
+            if name == "experts":
+                teacher = job
+            routers = [p["path"] for p in lab.swarm.job(job)["path_list"] if p["network"] == "router"]
+            rise, path, number = largest_rise(rows, routers)
+            rises.append(rise)
+            curve = " ".join(f"{r['eval_loss']:.2f}" for r in rows if r["kind"] == "eval" and r["path"] == path)
+            print(f"  {name:14} {100 * rise:6.1f} % at round {number} of path {path}: {curve}", flush=True)
+        found[name] = statistics.median(rises)
     if found:
         worst = max(found, key=found.get)
-        fig.add("default_jump", 100 * found[worst][0], "%", "<=5", f"the largest of {len(found)} jobs: {worst}")
+        fig.add("default_jump", 100 * found[worst], "%", "<=5", f"the largest of {len(found)} jobs: {worst}")
 
 
 def gaps(fig, lab, args):
@@ -148,9 +154,8 @@ def gaps(fig, lab, args):
         found[name] = loss[""] / loss[best] - 1
         print(f"  {name:18} {100 * found[name]:6.1f} %: {loss['']:.4f}, the best {loss[best]:.4f} with{best or ' the defaults'}", flush=True)
         print("  " + " " * 18 + ";".join(f"{more}: {value:.4f}" for more, value in loss.items() if more), flush=True)
-    if found:
-        worst = max(found, key=found.get)
-        fig.add("default_gap", 100 * found[worst], "%", "<=3", f"the largest of {len(found)} jobs: {worst}")
+    worst = max(found, key=found.get)
+    fig.add("default_gap", 100 * found[worst], "%", "<=3", f"the largest of {len(found)} jobs: {worst}")
 
 
 def timed(argv, seconds=300):
@@ -186,6 +191,7 @@ def overheads(fig, lab, args):
 
 
 FIGURES = {"round_overhead_s": overheads, "default_jump": jumps, "default_gap": gaps, "check_prediction": predictions}
+JOBS = {"default_jump": JUMPS, "default_gap": GAPS}
 LIMITS = {"round_overhead_s": 540, "default_jump": 1500, "default_gap": 4200, "check_prediction": 420}
 
 
@@ -195,7 +201,7 @@ def main():
     p.add_argument("--emoji", required=True, help="the pictures of make demo-data")
     p.add_argument("--text", required=True, help="the folder of examples/text-data.py")
     p.add_argument("--only", action="append", default=[], choices=list(FIGURES))
-    p.add_argument("--jobs", action="append", default=[], choices=[*JUMPS, *GAPS])
+    p.add_argument("--jobs", action="append", default=[], choices=[*JUMPS, *GAPS], help="only these, of the figures that have them")
     args = p.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made goes: processes, namespaces
     os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
@@ -207,7 +213,7 @@ def main():
         try:
             lab = Lab(swarm, collect(args, folder))
             for name, measure in FIGURES.items():
-                if not args.only or name in args.only:
+                if (not args.only or name in args.only) and (not args.jobs or set(args.jobs) & set(JOBS.get(name, ()))):
                     with limit(LIMITS[name]):
                         measure(fig, lab, args)
                     if not any(row["name"] == name for row in fig.rows):
