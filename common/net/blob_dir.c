@@ -49,6 +49,13 @@ char *blob_dir_file(const char *dir, const uint8_t sha256[32])
     return str_printf("%s/%.2s/%s", dir, hex, hex);
 }
 
+static char *part_of(const struct dir *d, const struct blob_id *id)
+{
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    return str_printf("%s/tmp/%s.part", d->path, hex);
+}
+
 static char *file_of(const struct dir *d, const struct blob_id *id)
 {
     return blob_dir_file(d->path, id->sha256);
@@ -125,6 +132,17 @@ static int dir_get(struct blobstore *s, const struct blob_id *id, int *ret_fd, u
     return 0;
 }
 
+static int dir_part(struct blobstore *s, const struct blob_id *id, int *ret_fd, struct err *err)
+{
+    char *path = part_of(dir_of(s), id);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int rc = fd < 0 ? not_there(id, "open", path, err) : 0;
+    mem_free(path);
+    if (rc == 0)
+        *ret_fd = fd;
+    return rc;
+}
+
 static int dir_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
                      struct err *err)
 {
@@ -185,9 +203,7 @@ static int dir_hide(struct blobstore *s, const struct blob_id *id, struct err *e
 int blob_dir_reopen(struct blobstore *s, const struct blob_id *id, struct err *err)
 {
     struct dir *d = dir_of(s);
-    char hex[BLOB_HEX_MAX];
-    blob_id_hex(id, hex);
-    char *path = file_of(d, id), *part = str_printf("%s/tmp/%s.part", d->path, hex);
+    char *path = file_of(d, id), *part = part_of(d, id);
     int rc = 0;
     (void)utimensat(AT_FDCWD, path, NULL, 0); /* the upload is not given up, whatever its age */
     if (link(path, part) == 0 && unlink(path) == 0) {
@@ -261,7 +277,7 @@ static int writer_open(struct writer *w, struct err *err)
     struct stat st;
     char hex[BLOB_HEX_MAX];
     blob_id_hex(&w->expect, hex);
-    w->path = str_printf("%s/tmp/%s.part", w->dir->path, hex);
+    w->path = part_of(w->dir, &w->expect);
     if (!is_only_writer(w))
         return err_set(err, -EBUSY, "blob %s is being uploaded by somebody else", hex);
     w->fd = open(w->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -510,6 +526,7 @@ int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret
         .tidy = dir_tidy,
         .list = dir_list,
         .put = dir_put,
+        .part = dir_part,
         .adopt = dir_adopt,
         .stop = dir_stop,
         .close = dir_close,

@@ -100,6 +100,10 @@ struct blobstore_ops {
      * blob has another writer. */
     int (*put)(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
                struct blob_writer **ret, struct err *err);
+    /* A descriptor of the bytes of a blob that is being put, which grows with them; the caller
+     * closes it.  Nobody has hashed them, and they may be given up or replaced.  Never waits.
+     * -ERR_NOTFOUND: none have come.  NULL: they cannot be read before the commit. */
+    int (*part)(struct blobstore *s, const struct blob_id *id, int *ret_fd, struct err *err);
     /* Takes a finished file as a blob.  It must be on the same file system and fsynced; the caller
      * has hashed it, which is not checked again, but the size is.  The file is moved, or removed if
      * the blob exists.  -ENOSPC: quota; -EXDEV: another file system; the file then stays. */

@@ -59,6 +59,7 @@ struct fold {
     struct wire_out delta;
     struct fold_sink *version, *state;
     struct fold_squares squares;
+    struct hash read;    /* of what is read of the inputs; not begun: it is not wanted */
     double cell;         /* the square of the mean's cell so far */
     uint64_t cells_done; /* cells written */
 };
@@ -165,7 +166,9 @@ static int open_input(struct fold *f, size_t at, struct err *err)
     f->weight[at] = weight_of(in);
     f->plain[at] = in->weight;
     f->math.nesterov.total += in->weight;
-    return wire_open(in->path, &want, &f->layout, &f->inputs[at], err);
+    return in->source
+               ? wire_open_source(in->source, in->path, &want, &f->layout, &f->inputs[at], err)
+               : wire_open(in->path, &want, &f->layout, &f->inputs[at], err);
 }
 
 /* Opens the older versions from which the values of groups are subtracted. */
@@ -274,6 +277,18 @@ static int flat_read(const struct flat *flat, uint64_t first, size_t n, float *o
                           flat->path, err);
 }
 
+static int input_read(struct fold *f, size_t i, size_t t, uint64_t first, size_t n, struct err *err)
+{
+    const enum codec codec = f->inputs[i].at[t].codec;
+    int rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
+    if (rc < 0 || !f->read.impl)
+        return rc;
+    hash_update(&f->read, f->in_payload[i], codec_payload_bytes(codec, n));
+    if (codec_has_scale(codec))
+        hash_update(&f->read, f->in_scales[i], codec_scales(codec, n) * sizeof(uint16_t));
+    return 0;
+}
+
 /* Reads the same elements of each older version and of each input. */
 static int read_inputs(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
@@ -283,7 +298,7 @@ static int read_inputs(struct fold *f, size_t t, uint64_t first, size_t n, struc
         if (f->starts[g].buf)
             rc = flat_read(&f->starts[g].file, at, n, f->starts[g].buf, err);
     for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
-        rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
+        rc = input_read(f, i, t, first, n, err);
     return rc;
 }
 
@@ -331,6 +346,15 @@ static int make_span(struct fold *f, size_t t, size_t n, float *const at[INS], f
                    (unsigned long long)f->step->module_id, f->layout.st.tensors[t].name);
 }
 
+/* Payloads are the end of the delta's file, in the order in which they are made. */
+static void tell_written(const struct fold *f, uint64_t reached)
+{
+    const struct fold_written w = {f->out[DELTA_OUT].fd, f->delta.at[0].payload, reached,
+                                   f->delta.bytes};
+    if (f->step->written)
+        f->step->written(f->step->written_arg, &w);
+}
+
 static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     float *made[FOLD_SINK_FILES], *state[FOLD_SINK_FILES];
@@ -348,7 +372,11 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         return rc;
     fold_sink_push(f->version, n);
     fold_sink_push(f->state, n);
-    return wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
+    rc = wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
+    const struct wire_place *p = &f->delta.at[t];
+    if (rc == 0)
+        tell_written(f, p->payload + codec_payload_bytes(p->codec, (size_t)first + n));
+    return rc;
 }
 
 static int write_cells(struct fold *f, const double *cells, size_t n, struct err *err)
@@ -448,6 +476,8 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     /* The scales of a tensor are complete after its payload only, so the delta
      * is hashed when it is whole; it is small and still in the page cache. */
     int rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
+    if (f->read.impl)
+        hash_final(&f->read, r->inputs);
     struct fold_file *const version[FOLD_SINK_FILES] = {&r->full, &r->ema};
     struct fold_file *const state[FOLD_SINK_FILES] = {&r->target, &r->mom, &r->buf};
     if (rc == 0)
@@ -494,6 +524,8 @@ static struct fold *fold_new(const struct fold_step *step)
         f->out[i].fd = -1;
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         f->inputs[i].fd = -1;
+    if (step->hash_inputs)
+        hash_init(&f->read);
     return f;
 }
 
@@ -512,6 +544,7 @@ static void fold_free(struct fold *f)
         flat_close(&f->starts[i].file);
         mem_free(f->starts[i].buf);
     }
+    hash_release(&f->read);
     mem_free(f->full);
     mem_free(f->in_block);
     mem_free(f->delta_payload);
@@ -561,6 +594,20 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
     fold_free(f);
     if (rc == 0)
         *ret = result;
+    return rc;
+}
+
+int fold_hash_inputs(const struct fold_step *step, uint8_t ret[HASH_BYTES], struct err *err)
+{
+    struct fold *f = fold_new(step);
+    int rc = open_all(f, err);
+    if (!f->read.impl)
+        hash_init(&f->read);
+    if (rc == 0)
+        rc = each_chunk(f, read_inputs, err);
+    if (rc == 0)
+        hash_final(&f->read, ret);
+    fold_free(f);
     return rc;
 }
 

@@ -58,6 +58,7 @@
 #include "common/outer/coding.h"
 
 struct layout_cell;
+struct wire_source;
 
 #define FOLD_CHUNK 65536    /* elements */
 #define FOLD_INPUTS_MAX 256 /* contributions of one step */
@@ -77,6 +78,14 @@ struct fold_input {
     double norm;      /* norm of its Delta before shrink, see fold_check.h; for keep_norm */
     double shrink;    /* factor of its Delta; 0 and 1: none, no bit changes */
     struct fold_origin origin;
+    const struct wire_source *source; /* it is still arriving (wire.h); NULL: path is whole */
+};
+
+/* The delta's file while it is written: its payload, from `from` on, is there up to `reached`; the
+ * rest too when that is `bytes`. */
+struct fold_written {
+    int fd;
+    uint64_t from, reached, bytes;
 };
 
 /* The destination of cells' squares (layout.h): doubles of this machine, one after another. */
@@ -106,6 +115,10 @@ struct fold_step {
     /* Results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
      * is used only with delay > 1. */
     const char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
+    /* Called on the caller's thread when the delta has grown; NULL: never. */
+    void (*written)(void *arg, const struct fold_written *w);
+    void *written_arg;
+    bool hash_inputs; /* fold_result.inputs is wanted */
     /* Polled between chunks; NULL: never.  true stops with -ERR_CANCELLED. */
     bool (*stop)(void *arg);
     void *stop_arg;
@@ -125,6 +138,7 @@ struct fold_result {
     double step_norm;                  /* |theta' - theta| */
     double residual_norm;              /* |target' - theta'| */
     uint64_t params;
+    uint8_t inputs[HASH_BYTES]; /* with hash_inputs: of all that was read of the inputs */
 };
 
 /* Makes a step.  Blocking, three threads: the caller folds, two helpers hash and write.
@@ -133,6 +147,10 @@ struct fold_result {
  * new ones: those belong to v+1, and a redo replaces them by the same bytes.  The files
  * of v are never touched. */
 int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *err);
+
+/* What fold_result.inputs would be now: whether a step that read its inputs while they arrived has
+ * read the bytes that they have in the end. */
+int fold_hash_inputs(const struct fold_step *step, uint8_t ret[HASH_BYTES], struct err *err);
 
 /* Checks a step that somebody else made: makes it again in n cells (layout.h), and compares them
  * with the files under the _out names, which it only reads.  With keep_norm, scale must be the one

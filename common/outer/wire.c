@@ -205,15 +205,41 @@ static int places_new(size_t n, struct wire_place **ret, struct err *err)
     return *ret ? 0 : err_set(err, -ENOMEM, "no memory for a table of %zu tensors", n);
 }
 
-int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
-              struct wire *ret, struct err *err)
+static int await(const struct wire *w, uint64_t end, struct err *err)
 {
-    struct wire w = {.fd = open(path, O_RDONLY | O_CLOEXEC), .n_tensors = layout->st.n_tensors};
+    return w->source ? w->source->await(w->source->arg, end, err) : 0;
+}
+
+static int read_header(const struct wire *w, struct st *st, struct err *err)
+{
+    const struct wire_source *s = w->source;
+    uint8_t word[8];
+    uint64_t n = 0;
+    if (s == NULL)
+        return st_read(w->fd, w->path, st, err);
+    int rc = await(w, sizeof word, err);
+    if (rc == 0)
+        rc = file_pread_all(w->fd, word, sizeof word, 0, w->path, err);
+    for (size_t i = 0; rc == 0 && i < sizeof word; i++)
+        n |= (uint64_t)word[i] << 8 * i;
+    if (rc == 0 && n <= ST_HEADER_MAX && n + sizeof word <= s->bytes)
+        rc = await(w, n + sizeof word, err);
+    return rc == 0 ? st_read_part(w->fd, w->path, s->bytes, st, err) : rc;
+}
+
+static int open_file(const char *path, const struct wire_source *source,
+                     const struct wire_info *want, const struct layout *layout, struct wire *ret,
+                     struct err *err)
+{
+    struct wire w = {.fd = source ? fcntl(source->fd, F_DUPFD_CLOEXEC, 0)
+                                  : open(path, O_RDONLY | O_CLOEXEC),
+                     .source = source,
+                     .n_tensors = layout->st.n_tensors};
     if (w.fd < 0)
         return err_errno(err, "opening %s", path);
     struct st st = {0};
     w.path = str_dup(path);
-    int rc = st_read(w.fd, path, &st, err);
+    int rc = read_header(&w, &st, err);
     if (rc == 0)
         rc = info_from(&st, path, &w.info, err);
     if (rc == 0)
@@ -228,6 +254,19 @@ int wire_open(const char *path, const struct wire_info *want, const struct layou
     else
         *ret = w;
     return rc;
+}
+
+int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
+              struct wire *ret, struct err *err)
+{
+    return open_file(path, NULL, want, layout, ret, err);
+}
+
+int wire_open_source(const struct wire_source *source, const char *path,
+                     const struct wire_info *want, const struct layout *layout, struct wire *ret,
+                     struct err *err)
+{
+    return open_file(path, source, want, layout, ret, err);
 }
 
 void wire_close(struct wire *w)
@@ -245,8 +284,11 @@ int wire_read(const struct wire *w, size_t t, uint64_t first, size_t n, void *pa
               uint16_t *scales, struct err *err)
 {
     const enum codec c = w->at[t].codec;
+    const size_t bytes = codec_payload_bytes(c, n);
     uint64_t offset = w->at[t].payload + codec_payload_bytes(c, (size_t)first);
-    int rc = file_pread_all(w->fd, payload, codec_payload_bytes(c, n), offset, w->path, err);
+    int rc = await(w, offset + bytes, err);
+    if (rc == 0)
+        rc = file_pread_all(w->fd, payload, bytes, offset, w->path, err);
     if (rc < 0 || !codec_has_scale(c))
         return rc;
     offset = w->at[t].scale + first / CODEC_BLOCK * sizeof *scales;

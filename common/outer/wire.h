@@ -47,9 +47,19 @@ struct wire_place {
     uint64_t payload, scale; /* file offsets; scale 0: it has none */
 };
 
+/* A blob that is still arriving.  await() returns 0 once the first `end` bytes are in fd, which
+ * stays the caller's, and may wait for them. */
+struct wire_source {
+    int fd;
+    uint64_t bytes; /* of the whole blob */
+    int (*await)(void *arg, uint64_t end, struct err *err);
+    void *arg;
+};
+
 /* An open blob whose header agrees with a layout. */
 struct wire {
-    int fd; /* -1 when closed */
+    int fd;                           /* -1 when closed */
+    const struct wire_source *source; /* NULL: the blob is whole */
     char *path;
     struct wire_info info;
     size_t n_tensors;
@@ -61,6 +71,11 @@ struct wire {
  * the right dtype and shape.  `layout` is borrowed for the call. */
 int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
               struct wire *ret, struct err *err);
+/* The same of a blob that is arriving, source, which is kept; path: for messages.  Scales come
+ * first, so its beginning is enough to read the first tensors. */
+int wire_open_source(const struct wire_source *source, const char *path,
+                     const struct wire_info *want, const struct layout *layout, struct wire *ret,
+                     struct err *err);
 void wire_close(struct wire *b); /* { .fd = -1 } and closed ones are fine */
 
 /* Reads n elements of tensor t from element `first` (a multiple of CODEC_BLOCK).

@@ -264,7 +264,12 @@ int st_read(int fd, const char *path, struct st *ret, struct err *err)
     struct stat info;
     if (fstat(fd, &info) < 0)
         return err_errno(err, "cannot look at %s", path);
-    uint64_t file_bytes = (uint64_t)info.st_size, n;
+    return st_read_part(fd, path, (uint64_t)info.st_size, ret, err);
+}
+
+int st_read_part(int fd, const char *path, uint64_t file_bytes, struct st *ret, struct err *err)
+{
+    uint64_t n;
     uint8_t word[8] = {0};
     int rc = file_bytes < 8 ? 0 : file_pread_all(fd, word, 8, 0, path, err);
     if (rc == 0)

@@ -71,9 +71,11 @@ struct st {
  * file_bytes).  `name` is for messages.  Fills *ret; st_release it. */
 int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name, struct st *ret,
              struct err *err);
-/* From a file; st_read takes an open descriptor (pread only). */
+/* From a file; st_read takes an open descriptor (pread only).  st_read_part: of a file that will
+ * have file_bytes; its header must be there. */
 int st_open(const char *path, struct st *ret, struct err *err);
 int st_read(int fd, const char *path, struct st *ret, struct err *err);
+int st_read_part(int fd, const char *path, uint64_t file_bytes, struct st *ret, struct err *err);
 void st_release(struct st *st); /* { 0 } and NULL are fine */
 
 const struct st_tensor *st_find(const struct st *st, const char *name); /* NULL if absent */

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/list.h"
 #include "common/net/blobstore.h"
+#include "common/net/growing.h"
 #include "common/net/http/http_server.h"
 #include "common/net/loop.h"
 #include "common/net/pool.h"
@@ -75,11 +76,12 @@ struct bringing {
     struct err err;
 };
 
-/* A GET of a blob that is on its way to the store. */
+/* A GET of a blob that is on its way to the store, or of a file that is not begun. */
 struct waiting {
     struct list link;
     struct http_request *req;
     struct blob_id id;
+    bool grows; /* the latter */
     uint64_t until_ms;
 };
 
@@ -267,8 +269,23 @@ static int get_away(struct blob_http *b, struct http_request *r, const struct bl
 static void not_there_yet(struct blob_http *b, struct http_request *r)
 {
     struct err err = {0};
-    (void)err_set(&err, -EAGAIN, "the blob is on its way to the store: ask again");
+    (void)err_set(&err, -EAGAIN, "the blob is on its way: ask again");
     ask_again(b, r, &err);
+}
+
+static int get_growing(struct blob_http *b, struct http_request *r, const struct blob_id *id)
+{
+    struct growing *g = NULL;
+    const int rc = b->o.growing ? b->o.growing(b->o.arg, id, &g) : -ERR_NOTFOUND;
+    if (rc < 0)
+        return rc;
+    b->counters.gets++;
+    b->counters.bytes_out += growing_length(g);
+    if (b->o.on_served)
+        b->o.on_served(b->o.arg, id, growing_length(g), BLOB_BY_US);
+    http_reply_growing(r, g, "application/octet-stream");
+    growing_drop(g);
+    return 0;
 }
 
 static void on_look(void *arg)
@@ -277,7 +294,7 @@ static void on_look(void *arg)
     for (struct list *l = b->waiting.next; l != &b->waiting;) {
         struct waiting *w = list_entry(l, struct waiting, link);
         l = l->next;
-        const int rc = get_away(b, w->req, &w->id);
+        const int rc = (w->grows ? get_growing : get_away)(b, w->req, &w->id);
         if (rc == -EAGAIN && clock_now_ms() < w->until_ms)
             continue;
         if (rc == -EAGAIN)
@@ -292,7 +309,8 @@ static void on_look(void *arg)
         loop_timer_stop(b->look);
 }
 
-static void wait_for_store(struct blob_http *b, struct http_request *r, const struct blob_id *id)
+static void wait_for(struct blob_http *b, struct http_request *r, const struct blob_id *id,
+                     bool grows)
 {
     const uint32_t ms = b->o.away_wait_ms ? b->o.away_wait_ms : AWAY_WAIT_MS;
     if (b->n_waiting >= AWAY_WAITERS_MAX) {
@@ -301,7 +319,7 @@ static void wait_for_store(struct blob_http *b, struct http_request *r, const st
     }
     b->n_waiting++;
     struct waiting *w = mem_alloc(sizeof(*w));
-    *w = (struct waiting){.req = r, .id = *id, .until_ms = clock_now_ms() + ms};
+    *w = (struct waiting){.req = r, .id = *id, .grows = grows, .until_ms = clock_now_ms() + ms};
     list_init(&w->link);
     list_push(&b->waiting, &w->link);
     if (!loop_timer_active(b->look))
@@ -334,14 +352,20 @@ static void get(void *arg, struct http_request *r)
         reject(b, r, &err);
         return;
     }
+    const bool gets = strcmp(http_request_method(r), "GET") == 0;
+    rc = by_ticket && gets ? get_growing(b, r, &id) : -ERR_NOTFOUND;
+    if (rc == -EAGAIN)
+        wait_for(b, r, &id, true);
+    if (rc == 0 || rc == -EAGAIN)
+        return;
     if (by_ticket && send_near(b, r, &id, t.holder))
         return;
     bool done;
     rc = -ERR_UNIMPLEMENTED;
-    if (follows(b, r, &done) && strcmp(http_request_method(r), "GET") == 0)
+    if (follows(b, r, &done) && gets)
         rc = get_away(b, r, &id);
     if (rc == -EAGAIN)
-        wait_for_store(b, r, &id);
+        wait_for(b, r, &id, false);
     else if (rc < 0)
         get_here(b, r, &id);
 }

@@ -27,6 +27,9 @@
  * An answer of 503 with `Skerry-Store: wait`, which any client may get, is no failure: the
  * requested operation is under way.
  *
+ * A GET may also be for a file that is still written (growing.h), which is waited for as for a blob
+ * that the store will have soon.
+ *
  * A client that sends `Skerry-Near: follow` may be redirected to another client that has the blob:
  * 307 with a `Location` there and `Skerry-Pin`, the hex pin of that client's key.  Such a pin in
  * place of `follow` names the neighbour that has failed; `again` says that the neighbour told the
@@ -40,6 +43,7 @@
 struct blob_http;
 struct blob_id;
 struct blobstore;
+struct growing;
 struct http_request;
 struct http_server;
 struct loop;
@@ -80,6 +84,9 @@ struct blob_http_options {
      * May be NULL. */
     bool (*neighbour)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
                       const char *asks, struct blob_neighbour *ret);
+    /* A file that is sent while it is written, under a name that no blob has: 0 and a share of it,
+     * -EAGAIN: it will be begun, -ERR_NOTFOUND: there is none.  May be NULL. */
+    int (*growing)(void *arg, const struct blob_id *id, struct growing **ret);
     void *arg;
 };
 

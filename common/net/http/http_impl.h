@@ -33,7 +33,8 @@ struct http_server {
         unsigned count;
     } groups[HTTP_GROUPS_MAX];
     unsigned group_count;
-    struct list conns, requests, streams;
+    struct list conns, requests, streams, growths;
+    struct loop_timer *more; /* looks for what growths wait for */
     struct strangers strangers;
     struct http_counters counters;
     int listen_fd;
@@ -79,6 +80,7 @@ struct http_request {
     } headers[HTTP_HEADERS_MAX];
     unsigned header_count;
     struct http_stream *stream;
+    struct http_growth *growth;
     bool in_callback; /* of libmicrohttpd: the answer is queued when that returns */
     bool held;        /* by a handler */
     bool answered, suspended, queued, failed_body;
@@ -96,6 +98,16 @@ struct http_stream {
     void *arg;
 };
 
+/* An answer that follows a file that is still written. */
+struct http_growth {
+    struct list link;
+    struct http_server *server;
+    struct http_request *request; /* NULL: it is over */
+    struct growing *file;
+    uint64_t pos;
+    bool suspended, cut;
+};
+
 /* A request that libmicrohttpd has begun; it is freed when neither side holds it any more. */
 struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
                                       const char *path, const char *method);
@@ -105,6 +117,10 @@ int http_request_route(struct http_request *r);
 
 /* Calls on_close and frees. */
 void http_stream_gone(struct http_stream *s);
+/* Its request is over. */
+void http_growth_gone(struct http_growth *h);
+/* Wakes those for whose files there is more; cut: all, which then end. */
+void http_growth_wake(struct http_server *server, bool cut);
 /* Sends comment lines to silent event streams. */
 void http_stream_tick(struct http_server *s);
 

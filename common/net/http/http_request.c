@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "common/base/base.h"
+#include "common/net/growing.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
 
@@ -606,6 +607,82 @@ void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *
         r->server->counters.body_bytes_out += len;
     struct MHD_Response *response = file_response(r, fd, from, len);
     reply_response(r, status, response, content_type);
+}
+
+/* ---- files that are still written ---- */
+
+#define MORE_MS 5 /* between looks for more of them */
+
+static ssize_t read_growth(void *cls, uint64_t pos, char *out, size_t max)
+{
+    struct http_growth *h = cls;
+    const ssize_t n = h->cut ? -1 : growing_read(h->file, pos, out, max);
+    if (n < 0)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    h->server->counters.body_bytes_out += (uint64_t)n;
+    if (n > 0 || !h->request)
+        return n;
+    h->pos = pos;
+    h->suspended = true;
+    MHD_suspend_connection(h->request->connection);
+    if (!loop_timer_active(h->server->more))
+        loop_timer_start(h->server->more, MORE_MS, MORE_MS);
+    return 0;
+}
+
+void http_growth_gone(struct http_growth *h)
+{
+    list_remove(&h->link);
+    h->request->growth = NULL;
+    h->request = NULL;
+}
+
+static void growth_free(void *cls)
+{
+    struct http_growth *h = cls;
+    if (h->request)
+        http_growth_gone(h);
+    growing_drop(h->file);
+    mem_free(h);
+}
+
+void http_growth_wake(struct http_server *server, bool cut)
+{
+    bool waits = false, woken = false;
+    for (struct list *l = server->growths.next; l != &server->growths; l = l->next) {
+        struct http_growth *h = list_entry(l, struct http_growth, link);
+        char byte;
+        h->cut |= cut;
+        if (!h->suspended)
+            continue;
+        if (!h->cut && growing_read(h->file, h->pos, &byte, 1) == 0) {
+            waits = true;
+            continue;
+        }
+        h->suspended = false;
+        woken = true;
+        MHD_resume_connection(h->request->connection);
+    }
+    if (!waits)
+        loop_timer_stop(server->more);
+    if (woken)
+        server->kick(server);
+}
+
+void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type)
+{
+    struct http_growth *h = mem_alloc(sizeof(*h));
+    *h = (struct http_growth){.server = r->server, .request = r, .file = growing_share(g)};
+    list_init(&h->link);
+    struct MHD_Response *response = MHD_create_response_from_callback(
+        growing_length(g), FILE_BLOCK_BYTES, read_growth, h, growth_free);
+    if (response && r->server)
+        list_push(&r->server->growths, &h->link);
+    r->growth = h;
+    if (!response)
+        growth_free(h);
+    http_reply_header(r, "Cache-Control", "no-store");
+    reply_response(r, 200, response, content_type);
 }
 
 /* ---- streams ---- */

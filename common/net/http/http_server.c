@@ -182,6 +182,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
     }
     if (r->stream)
         http_stream_gone(r->stream);
+    if (r->growth)
+        http_growth_gone(r->growth);
     http_request_maybe_free(r);
 }
 
@@ -286,10 +288,16 @@ static bool is_busy(const struct http_server *s)
 {
     for (const struct list *l = s->requests.next; l != &s->requests; l = l->next) {
         const struct http_request *r = list_entry(l, struct http_request, link);
-        if (r->connection && !r->suspended && !(r->stream && r->stream->suspended))
+        if (r->connection && !r->suspended && !(r->stream && r->stream->suspended) &&
+            !(r->growth && r->growth->suspended))
             return true;
     }
     return false;
+}
+
+static void on_more(void *arg)
+{
+    http_growth_wake(arg, false);
 }
 
 static void run(struct http_server *s);
@@ -458,6 +466,8 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
                    (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE, NULL);
     list_init(&s->requests);
     list_init(&s->streams);
+    list_init(&s->growths);
+    s->more = loop_timer_new(loop, on_more, s);
     s->timer = loop_timer_new(loop, on_timer, s);
     s->tick = loop_timer_new(loop, on_tick, s);
     int rc = listen_on(s, &family, err);
@@ -503,6 +513,7 @@ static void wake_all(struct http_server *s)
             MHD_resume_connection(st->request->connection);
         st->suspended = false;
     }
+    http_growth_wake(s, true);
     for (struct list *l = s->requests.next; l != &s->requests; l = l->next) {
         struct http_request *r = list_entry(l, struct http_request, link);
         if (!r->suspended || !r->connection)
@@ -553,6 +564,7 @@ void http_server_close(struct http_server *s)
     }
     if (s->listen_fd >= 0)
         close(s->listen_fd);
+    loop_timer_free(s->more);
     loop_timer_free(s->timer);
     loop_timer_free(s->tick);
     /* Requests that handlers still hold point to the server. */

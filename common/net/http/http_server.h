@@ -33,6 +33,7 @@
 
 #define HTTP_EXCESS_BYTES (64u << 10)
 
+struct growing;
 struct keys;
 struct loop;
 struct http_server;
@@ -160,6 +161,9 @@ void http_reply_empty(struct http_request *r, unsigned status);
  * If-None-Match when etag is not NULL (etag without quotes). */
 void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
                      const char *etag);
+/* A file that is still written (growing.h), of which a share is taken.  What has been written is
+ * sent, and the request waits for more; if no more comes the connection is cut. */
+void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type);
 /* code: lower_snake word for programs; the message is for people. */
 void http_reply_error(struct http_request *r, unsigned status, const char *code, const char *fmt,
                       ...) __attribute__((format(printf, 4, 5)));

@@ -76,6 +76,30 @@ static void test_put_and_get(void **state)
     end(&r);
 }
 
+/* An upload can be read while it goes on, and after its end by who reads it already. */
+static void test_part(void **state)
+{
+    struct rig r;
+    begin(&r);
+    struct blob_id id;
+    struct blob_writer *w;
+    char text[8] = "";
+    int fd = -1;
+    hash_sha256("hello", 5, id.sha256);
+    assert_int_equal(r.s->ops->part(r.s, &id, &fd, &r.err), -ERR_NOTFOUND);
+    assert_int_equal(r.s->ops->put(r.s, &id, 5, &w, &r.err), 0);
+    assert_int_equal(w->ops->write(w, "hel", 3, &r.err), 0);
+    assert_int_equal(r.s->ops->part(r.s, &id, &fd, &r.err), 0);
+    assert_int_equal(pread(fd, text, 8, 0), 3);
+    assert_int_equal(w->ops->write(w, "lo", 2, &r.err), 0);
+    assert_int_equal(w->ops->commit(w, 5, &r.err), 0);
+    assert_int_equal(pread(fd, text, 8, 0), 5);
+    assert_string_equal(text, "hello");
+    close(fd);
+    assert_int_equal(r.s->ops->part(r.s, &id, &fd, &r.err), -ERR_NOTFOUND);
+    end(&r);
+}
+
 static void test_refused(void **state)
 {
     struct rig r;
@@ -249,10 +273,11 @@ static void test_adopt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_and_get),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_resume),         cmocka_unit_test(test_reopened_stays),
-        cmocka_unit_test(test_old_uploads_go), cmocka_unit_test(test_hide),
-        cmocka_unit_test(test_list_and_touch), cmocka_unit_test(test_adopt),
+        cmocka_unit_test(test_put_and_get),    cmocka_unit_test(test_part),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_reopened_stays), cmocka_unit_test(test_old_uploads_go),
+        cmocka_unit_test(test_hide),           cmocka_unit_test(test_list_and_touch),
+        cmocka_unit_test(test_adopt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #ifndef TESTS_UNIT_NET_HTTP_TEST_H
 #define TESTS_UNIT_NET_HTTP_TEST_H
 
+#include "common/net/growing.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
 #include "common/net/http/transfer.h"
@@ -40,6 +41,8 @@ struct world {
     unsigned full;              /* PUTs of TICKET_HOLDER that must come again */
     struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
     char near_asks[80];         /* what was asked last; "none" */
+    struct growing *growing;    /* the file of the name GROWING; NULL: it is not begun */
+    bool never;                 /* and will not be */
     unsigned near_asked;
     pthread_t thread;
     /* outcome of the last transfer */
@@ -166,6 +169,19 @@ static inline bool neighbour(void *arg, const struct blob_id *id, uint64_t size,
     return asks && w->near.url[0] != '\0' && strcmp(asks, w->near.pin) != 0;
 }
 
+static const struct blob_id GROWING = {{7}};
+
+static inline int growing(void *arg, const struct blob_id *id, struct growing **ret)
+{
+    const struct world *w = arg;
+    if (!blob_id_equal(id, &GROWING) || w->never)
+        return -ERR_NOTFOUND;
+    if (!w->growing)
+        return -EAGAIN;
+    *ret = growing_share(w->growing);
+    return 0;
+}
+
 /* ---- set-up ---- */
 
 /* request_ms: as in http_server_options; the default is for a machine that is busy. */
@@ -201,6 +217,7 @@ static inline struct world *start_within(bool tls, uint32_t request_ms)
                                    .on_stored = on_stored,
                                    .on_full = on_full,
                                    .on_served = on_served,
+                                   .growing = growing,
                                    .neighbour = neighbour,
                                    .away_wait_ms = 30,
                                    .arg = w};
