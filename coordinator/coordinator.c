@@ -22,6 +22,7 @@
 #include "coordinator/job/tokens.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/rpc/claim.h"
+#include "coordinator/rpc/early.h"
 #include "coordinator/rpc/neighbours.h"
 #include "coordinator/rpc/service.h"
 #include "coordinator/ship/ship.h"
@@ -151,7 +152,8 @@ static void on_served(void *arg, const struct blob_id *id, uint64_t size, enum b
 {
     struct coordinator *co = arg;
     co->bytes_here.data_down += from == BLOB_BY_US ? size : 0;
-    metrics_served(co, id, size, from == BLOB_BY_NEIGHBOUR);
+    if (!early_served(co, id, size))
+        metrics_served(co, id, size, from == BLOB_BY_NEIGHBOUR);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -378,6 +380,7 @@ static int open_http(struct coordinator *co, struct err *err)
                                   .on_full = on_full,
                                   .on_served = on_served,
                                   .neighbour = neighbours_find,
+                                  .growing = early_delta,
                                   .arg = co};
     memcpy(b.key, co->ticket_key, TICKET_KEY_BYTES);
     return blob_http_open(co->http, &b, &co->blob_http, err);
@@ -524,6 +527,7 @@ void coordinator_close(struct coordinator *co)
     if (co->blobs)
         co->blobs->ops->stop(co->blobs);
     outer_exec_free(co->outer);
+    early_end(co);
     for (size_t i = 0; i < co->state.n_jobs; i++)
         for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
             folds_release(module_memory(&co->state.jobs[i]->modules[m]));

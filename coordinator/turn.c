@@ -19,6 +19,7 @@
 #include "coordinator/job/metrics.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
+#include "coordinator/rpc/early.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 
@@ -195,6 +196,7 @@ void turn(void *arg)
         flow_advance(co);
         sample_turn(co);
         assign_parked(co);
+        early_turn(co);
     }
     commit(co);
 }

@@ -26,7 +26,6 @@
 #define LOSSES_MAX 3 /* lost workers of a step before it is made here; one late one is enough */
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u
-#define LENIENT_AFTER 3 /* steps that failed in a row */
 
 /* ---- making a step ------------------------------------------------------- */
 
@@ -37,13 +36,6 @@ struct outer_run {
 };
 
 static void step_done(struct outer_step *step);
-
-static struct outer_blob to_outer(const struct blob_ref *b)
-{
-    struct outer_blob o = {.bytes = b->size};
-    memcpy(o.sha256, b->sha256, 32);
-    return o;
-}
 
 static struct blob_ref from_outer(const struct outer_blob *o)
 {
@@ -91,22 +83,30 @@ static void add_contribution(const struct state *s, struct outer_step *step, con
     const enum codec up = (enum codec)j->spec.wire.up;
     oc->tag = t->id;
     oc->sender = c->worker_id;
-    oc->blob = to_outer(&c->blob);
+    oc->blob = provenance_blob(&c->blob);
     oc->codec = c->part ? codec_of_part(up) : up;
     oc->from = c->base_version;
     if (from != NULL && oc->from != step->base)
-        oc->from_full = to_outer(&from->full);
+        oc->from_full = provenance_blob(&from->full);
     oc->samples = c->samples;
     oc->weight = weight_of(s, j, t->path, c);
     oc->most = most_of(j, t->path, c);
 }
 
-/* Adds the phase's contributions to the module that are in no version yet; a late one weighs less
- * (Nguyen et al. 2022, 2106.06639). */
-static void gather_phase(const struct state *s, struct outer_step *step, const struct job *j,
-                         const struct module_rec *m, const struct task *t, size_t room)
+/* The phase's contribution to the module that is in no version yet, or that is coming. */
+static const struct contribution *waiting(const struct module_rec *m, const struct task *t,
+                                          const struct folds_coming *coming)
 {
     const struct contribution *c = query_waits(t, m);
+    return c == NULL && t != NULL && coming != NULL ? coming->of(coming->arg, t) : c;
+}
+
+/* Adds the phase's contribution; a late one weighs less (Nguyen et al. 2022, 2106.06639). */
+static void gather_phase(const struct state *s, struct outer_step *step, const struct job *j,
+                         const struct module_rec *m, const struct task *t,
+                         const struct folds_coming *coming, size_t room)
+{
+    const struct contribution *c = waiting(m, t, coming);
     if (c == NULL || step->n_contributions == room)
         return;
     add_contribution(s, step, j, m, t, c);
@@ -117,89 +117,22 @@ static void gather_phase(const struct state *s, struct outer_step *step, const s
 /* Takes contributions in order of (path, replica), then those of earlier rounds, so that the sum
  * does not depend on the order of arrival. */
 static void gather(struct coordinator *co, const struct job *j, const struct module_rec *m,
-                   struct outer_step *step)
+                   const struct folds_coming *coming, struct outer_step *step)
 {
     const struct state *s = &co->state;
-    const uint64_t waiting = query_waiting(s, j, m);
-    const size_t room = waiting < OUTER_CONTRIBUTIONS_MAX ? waiting : OUTER_CONTRIBUTIONS_MAX;
+    const uint64_t n = query_waiting(s, j, m) + (coming != NULL ? coming->n : 0);
+    const size_t room = n < OUTER_CONTRIBUTIONS_MAX ? n : OUTER_CONTRIBUTIONS_MAX;
     step->contributions = mem_alloc_array(room ? room : 1, sizeof(*step->contributions));
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++)
-            gather_phase(s, step, j, m, query_phase(s, j, p, r), room);
+            gather_phase(s, step, j, m, query_phase(s, j, p, r), coming, room);
     for (size_t i = 0; i < j->n_late; i++)
-        gather_phase(s, step, j, m, state_task(s, j->late[i]), room);
-    if (outer_cap_shares(step))
+        gather_phase(s, step, j, m, state_task(s, j->late[i]), NULL, room);
+    if (outer_cap_shares(step) && coming == NULL)
         log_info("outer",
                  "module %llu of job %llu: the weight of one worker's contributions is reduced to "
                  "outer.share_cap",
                  (unsigned long long)m->id, (unsigned long long)j->id);
-}
-
-static void add_past(struct outer_step *s, const json_t *list, double allowance)
-{
-    size_t i;
-    const json_t *c;
-    json_array_foreach(list, i, c)
-    {
-        if (s->n_past == FOLD_HISTORY_MAX || json_is_true(json_object_get(c, "refused")))
-            continue;
-        s->past[s->n_past++] =
-            (struct fold_past){.norm = allowance * json_number_value(json_object_get(c, "norm")),
-                               .samples = json_number_value(json_object_get(c, "samples"))};
-    }
-}
-
-/* Gives the step the norms of the last versions; those of a warm-up are raised to what they may
- * grow to, and in fragments they do not count. */
-static void look_back(const struct job *j, const struct module_rec *m, struct outer_step *s)
-{
-    const uint64_t each = j->spec.outer.async ? query_replicas_through(j, m) : 1;
-    const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
-    const int most = j->spec.train.warmup > j->spec.recipe.moments_warmup
-                         ? j->spec.train.warmup
-                         : j->spec.recipe.moments_warmup;
-    /* A phase of twice the warm-up is at most a third shorter by norm. */
-    const uint64_t warm = steps < 2 * (uint64_t)most ? ((uint64_t)most + steps - 1) / steps : 0;
-    const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
-    const uint64_t from = query_streams(j) ? young : 0;
-    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > from;) {
-        const char *text = m->versions[i].provenance;
-        json_t *doc = text ? json_loads(text, 0, NULL) : NULL;
-        add_past(s, json_object_get(doc, "contributions"),
-                 m->versions[i].version > young ? 1 : FOLD_YOUNG);
-        json_decref(doc);
-    }
-    if (j->spec.outer.async && each > 1 && s->n_past == 1) {
-        s->word.norm = s->past[0].norm / (young > 0 ? FOLD_YOUNG : 1);
-        s->word.samples = (uint64_t)s->past[0].samples;
-    }
-    s->lenient = m->outer_failures >= LENIENT_AFTER;
-}
-
-static struct outer_blob recorded(const json_t *state, const char *name)
-{
-    struct blob_ref b;
-    return blob_ref_read(json_object_get(state, name), &b) ? to_outer(&b) : (struct outer_blob){0};
-}
-
-/* Sets the hashes of the files that the step reads; older releases recorded none for the state. */
-static void set_inputs(const struct module_rec *m, const struct version_rec *v,
-                       struct outer_step *s)
-{
-    const struct version_rec *before = v->version > 0 ? module_version(m, v->version - 1) : NULL;
-    json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
-    const json_t *state = json_object_get(doc, "state");
-    s->full = to_outer(&v->full);
-    s->ema = to_outer(&v->ema);
-    s->delta = to_outer(&v->delta);
-    if (before != NULL)
-        s->before = to_outer(&before->full);
-    s->target = recorded(state, "target");
-    s->mom = recorded(state, "momentum");
-    s->buf = recorded(state, "buffer");
-    s->stored = blob_ref_is_set(&v->target);
-    s->fresh = v->restored;
-    json_decref(doc);
 }
 
 /* Do workers make the job's steps, if one can? */
@@ -224,7 +157,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     char *dir = outer_state_dir(j->id, m->id);
     s->state_dir = file_join(co->opt.data_dir, dir);
     mem_free(dir);
-    set_inputs(m, v, s);
+    provenance_inputs(m, v, s);
     s->down = (enum codec)j->spec.wire.down;
     s->lr = j->spec.outer.lr;
     s->momentum = fold_momentum(j->spec.outer.momentum, m->version, (uint64_t)j->spec.outer.warmup);
@@ -234,7 +167,19 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->share_cap = j->spec.outer.share_cap;
     s->delay = s->min_accepted = 1;
     s->to_store = is_for_workers(co, j);
-    look_back(j, m, s);
+    provenance_past(j, m, s);
+    return s;
+}
+
+struct outer_step *folds_step(struct coordinator *co, const struct job *j,
+                              const struct module_rec *m, const struct folds_coming *coming)
+{
+    struct outer_step *s = make_step(co, j, m);
+    gather(co, j, m, coming, s);
+    if (j->spec.outer.plain_alone && s->n_contributions == 1) {
+        s->lr = 1; /* momentum is for means of several contributions */
+        s->momentum = 0;
+    }
     return s;
 }
 
@@ -422,13 +367,8 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     }
     if (count.arrived < count.expected)
         take_parts(co, j, m);
-    struct outer_step *step = make_step(co, j, m);
+    struct outer_step *step = folds_step(co, j, m, NULL);
     step->min_accepted = quorum_need(count.expected, j->spec.outer.quorum);
-    gather(co, j, m, step);
-    if (j->spec.outer.plain_alone && step->n_contributions == 1) {
-        step->lr = 1; /* momentum is for means of several contributions */
-        step->momentum = 0;
-    }
     fire(co, j, m, step);
 }
 
@@ -493,7 +433,7 @@ static bool find_word(struct coordinator *co, const struct job *j, struct module
         return true;
     const struct contribution *c = first_waiting(co, j, m, first, &t);
     if (c != NULL) {
-        ret->blob = to_outer(&c->blob);
+        ret->blob = provenance_blob(&c->blob);
         ret->codec = (enum codec)j->spec.wire.up;
         ret->samples = c->samples;
         return true;
@@ -753,10 +693,11 @@ static void adopt_step(struct coordinator *co, struct job *j, struct module_rec 
     note_folded(co, m, step);
     folds_adopt(co, j, m, &v);
     log_info("outer",
-             "module %llu of job %llu is at version %llu after %llu ms, %u contributions, "
+             "module %llu of job %llu is at version %llu after %llu ms%s, %u contributions, "
              "norm %.4g",
              (unsigned long long)m->id, (unsigned long long)j->id, (unsigned long long)v.version,
-             (unsigned long long)step->elapsed_ms, step->accepted, step->delta_norm);
+             (unsigned long long)step->elapsed_ms, step->early ? " (begun early)" : "",
+             step->accepted, step->delta_norm);
 }
 
 static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,

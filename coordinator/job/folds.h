@@ -7,6 +7,18 @@
 
 struct outer_claim;
 
+/* Contributions that have not been reported: at most n; of(arg, t) is that of a phase, or NULL. */
+struct folds_coming {
+    size_t n;
+    const struct contribution *(*of)(void *arg, const struct task *t);
+    void *arg;
+};
+
+/* The module's next step as it stands, in rounds: of all contributions that are in no version yet,
+ * and of those that are coming (NULL: none).  The caller frees it and its contributions. */
+struct outer_step *folds_step(struct coordinator *co, const struct job *j,
+                              const struct module_rec *m, const struct folds_coming *coming);
+
 /* Takes the module's next outer step if it is time for it. */
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
 /* Takes a worker's result of its OUTER task t; claim NULL: the worker reports that the step cannot

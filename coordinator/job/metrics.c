@@ -273,6 +273,14 @@ static void share_bytes(struct job *j, const struct module_rec *m, uint64_t byte
         }
 }
 
+void metrics_delta(struct coordinator *co, struct job *j, const struct module_rec *m,
+                   uint64_t bytes)
+{
+    j->bytes_down += bytes;
+    count_second(co, j, bytes);
+    share_bytes(j, m, bytes);
+}
+
 /* Down: served bytes of the modules' full files and deltas count for the running
  * round of the paths that cross them; shards count separately. */
 static bool served_module(struct coordinator *co, struct job *j, const struct blob_id *id,
@@ -281,11 +289,13 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
     for (uint32_t i = 0; i < j->comp.n_modules; i++) {
         const struct module_rec *m = &j->modules[i];
         for (unsigned v = m->n_versions; v-- > 0;) {
-            if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
+            if (same(&m->versions[v].delta, id)) {
+                metrics_delta(co, j, m, bytes);
+                return true;
+            }
+            if (!same(&m->versions[v].full, id))
                 continue;
-            j->bytes_down += bytes;
-            if (same(&m->versions[v].delta, id)) /* full files go to workers that join */
-                count_second(co, j, bytes);
+            j->bytes_down += bytes; /* not of a second: full files go to workers that join */
             share_bytes(j, m, bytes);
             return true;
         }

@@ -28,6 +28,9 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
                   const struct metrics_heard *heard);
 /* A round of a path is over. */
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
+/* A delta to the module is being sent. */
+void metrics_delta(struct coordinator *co, struct job *j, const struct module_rec *m,
+                   uint64_t bytes);
 /* A blob of ours was served; near: by a neighbour of the worker that asked. */
 void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes, bool near);
 /* A contribution was uploaded. */

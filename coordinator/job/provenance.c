@@ -1,10 +1,14 @@
 #include "coordinator/job/provenance.h"
 
+#include <jansson.h>
+
 #include "common/base/buf.h"
 #include "common/base/hash.h"
 #include "coordinator/job/query.h"
+#include "coordinator/state/blobs.h"
 
 #define PROVENANCE_MAX (256u << 10)
+#define LENIENT_AFTER 3 /* steps that failed in a row */
 
 static void put_blob(struct buf *b, const char *name, const struct outer_blob *o)
 {
@@ -65,4 +69,78 @@ char *provenance_of(const struct coordinator *co, const struct outer_step *s)
     }
     (void)buf_append_str(&b, "]}");
     return (char *)buf_take(&b, &len);
+}
+
+/* ---- what the records of older versions say to the next step ---- */
+
+struct outer_blob provenance_blob(const struct blob_ref *b)
+{
+    struct outer_blob o = {.bytes = b->size};
+    memcpy(o.sha256, b->sha256, 32);
+    return o;
+}
+
+static void add_past(struct outer_step *s, const json_t *list, double allowance)
+{
+    size_t i;
+    const json_t *c;
+    json_array_foreach(list, i, c)
+    {
+        if (s->n_past == FOLD_HISTORY_MAX || json_is_true(json_object_get(c, "refused")))
+            continue;
+        s->past[s->n_past++] =
+            (struct fold_past){.norm = allowance * json_number_value(json_object_get(c, "norm")),
+                               .samples = json_number_value(json_object_get(c, "samples"))};
+    }
+}
+
+void provenance_past(const struct job *j, const struct module_rec *m, struct outer_step *s)
+{
+    const uint64_t each = j->spec.outer.async ? query_replicas_through(j, m) : 1;
+    const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
+    const int most = j->spec.train.warmup > j->spec.recipe.moments_warmup
+                         ? j->spec.train.warmup
+                         : j->spec.recipe.moments_warmup;
+    /* A phase of twice the warm-up is at most a third shorter by norm. */
+    const uint64_t warm = steps < 2 * (uint64_t)most ? ((uint64_t)most + steps - 1) / steps : 0;
+    const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
+    const uint64_t from = query_streams(j) ? young : 0;
+    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > from;) {
+        const char *text = m->versions[i].provenance;
+        json_t *doc = text ? json_loads(text, 0, NULL) : NULL;
+        add_past(s, json_object_get(doc, "contributions"),
+                 m->versions[i].version > young ? 1 : FOLD_YOUNG);
+        json_decref(doc);
+    }
+    if (j->spec.outer.async && each > 1 && s->n_past == 1) {
+        s->word.norm = s->past[0].norm / (young > 0 ? FOLD_YOUNG : 1);
+        s->word.samples = (uint64_t)s->past[0].samples;
+    }
+    s->lenient = m->outer_failures >= LENIENT_AFTER;
+}
+
+static struct outer_blob recorded(const json_t *state, const char *name)
+{
+    struct blob_ref b;
+    return blob_ref_read(json_object_get(state, name), &b) ? provenance_blob(&b)
+                                                           : (struct outer_blob){0};
+}
+
+void provenance_inputs(const struct module_rec *m, const struct version_rec *v,
+                       struct outer_step *s)
+{
+    const struct version_rec *before = v->version > 0 ? module_version(m, v->version - 1) : NULL;
+    json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
+    const json_t *state = json_object_get(doc, "state");
+    s->full = provenance_blob(&v->full);
+    s->ema = provenance_blob(&v->ema);
+    s->delta = provenance_blob(&v->delta);
+    if (before != NULL)
+        s->before = provenance_blob(&before->full);
+    s->target = recorded(state, "target");
+    s->mom = recorded(state, "momentum");
+    s->buf = recorded(state, "buffer");
+    s->stored = blob_ref_is_set(&v->target);
+    s->fresh = v->restored;
+    json_decref(doc);
 }

@@ -9,4 +9,14 @@
 /* The record of a step that succeeded; mem_free it. */
 char *provenance_of(const struct coordinator *co, const struct outer_step *s);
 
+/* For the next step: the norms of the last versions, by which contributions are judged; those of a
+ * warm-up are raised to what they may grow to, and in fragments they do not count. */
+void provenance_past(const struct job *j, const struct module_rec *m, struct outer_step *s);
+/* And the files of version v that it reads, with their hashes; older releases recorded none for the
+ * state. */
+void provenance_inputs(const struct module_rec *m, const struct version_rec *v,
+                       struct outer_step *s);
+/* A blob in the executor's form. */
+struct outer_blob provenance_blob(const struct blob_ref *b);
+
 #endif

@@ -9,178 +9,10 @@
 #include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
 #include "coordinator/outer/outer_claim.h"
+#include "coordinator/outer/outer_early.h"
+#include "coordinator/outer/outer_run.h"
 #include "coordinator/outer/outer_share.h"
 #include "coordinator/outer/outer_verify.h"
-
-struct outer_exec {
-    struct loop *loop;
-    struct blobstore *store; /* any thread */
-    struct pool *pool;
-    struct seen *seen;   /* any thread */
-    struct list running; /* struct run; loop thread */
-};
-
-/* One submitted step and what its thread needs. */
-struct run {
-    struct list link;
-    struct outer_exec *exec;
-    struct outer_step *step;
-    outer_done_fn done;
-    /* the executor thread's */
-    char *full, *ema, *target, *mom, *buf; /* inputs; NULL: none */
-    char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
-    char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
-    char *froms[OUTER_CONTRIBUTIONS_MAX]; /* paths of older versions from which they start; NULL */
-    uint64_t params;                      /* parameters of the module */
-};
-
-/* ---- paths ---- */
-
-/* The local file of a blob, held until run_free; NULL: nobody has it, or its bytes differ.
- * Negative: the store cannot say now, which is not the blob's fault. */
-static int blob_path(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
-                     struct err *err)
-{
-    char *path = NULL;
-    int rc = blob->bytes ? outer_hold(e->store, blob, &path, err) : 0;
-    if (rc == -ERR_NOTFOUND || rc == -ERR_HASH)
-        rc = 0;
-    if (rc == 0)
-        *ret_path = path;
-    return rc;
-}
-
-static int find_blobs(struct run *r, struct err *err)
-{
-    const struct outer_step *s = r->step;
-    int rc = outer_hold_base(r->exec->store, s, &r->full, err);
-    if (rc == 0)
-        rc = blob_path(r->exec, &s->ema, &r->ema, err);
-    if (rc == 0 && s->ema.bytes && !r->ema)
-        rc = outer_missing(err, "the EMA to start from", &s->ema);
-    for (size_t i = 0; rc == 0 && i < s->n_contributions; i++) {
-        const struct outer_contribution *c = &s->contributions[i];
-        const bool needs = c->from != s->base && c->codec == CODEC_F32;
-        rc = blob_path(r->exec, &c->blob, &r->blobs[i], err);
-        if (rc == 0 && needs)
-            rc = blob_path(r->exec, &c->from_full, &r->froms[i], err);
-        if (rc == 0 && needs && !r->froms[i])
-            rc = outer_missing(err, "the version that a contribution starts from", &c->from_full);
-    }
-    return rc;
-}
-
-/* ---- state that is also in a store far away ---- */
-
-static char *name_of(const struct outer_step *s, const char *what, uint64_t version)
-{
-    char *dir = outer_state_dir(s->job_id, s->module_id);
-    char *name = outer_state_file(dir, what, version);
-    mem_free(dir);
-    return name;
-}
-
-/* Fetches a file if our disk is not the one to which it was written, or has damaged it. */
-static int bring(const struct run *r, const char *what, const char *path,
-                 const struct outer_blob *blob, struct err *err)
-{
-    struct blobstore *store = r->exec->store;
-    if (!path || !store->ops->fetch || outer_verify(r->exec->seen, path, blob, what, NULL) == 0)
-        return 0;
-    char *name = name_of(r->step, what, r->step->base);
-    const bool damaged = file_exists(path);
-    const int rc = store->ops->fetch(store, name, path, blob->sha256, blob->bytes, err);
-    mem_free(name);
-    if (rc == 0 && damaged)
-        log_warn("outer",
-                 "the outer optimiser's %s was damaged on the coordinator's disk and is fetched "
-                 "again",
-                 what);
-    return rc == -ERR_NOTFOUND ? 0 : rc; /* a missing file is found when it is hashed */
-}
-
-static int save(const struct run *r, const char *what, const char *path,
-                const struct fold_file *file, struct err *err)
-{
-    struct blobstore *store = r->exec->store;
-    if (!store->ops->save || file->bytes == 0)
-        return 0;
-    char *name = name_of(r->step, what, r->step->base + 1);
-    const int rc = store->ops->save(store, name, path, file->sha256, file->bytes, err);
-    mem_free(name);
-    return rc;
-}
-
-static int bring_state(const struct run *r, struct err *err)
-{
-    const struct outer_step *s = r->step;
-    int rc = bring(r, "target", r->target, &s->target, err);
-    if (rc == 0)
-        rc = bring(r, "momentum", r->mom, &s->mom, err);
-    return rc == 0 ? bring(r, "buffer", r->buf, &s->buf, err) : rc;
-}
-
-static int save_state(const struct run *r, const struct fold_result *f, struct err *err)
-{
-    int rc = save(r, "target", r->target_out, &f->target, err);
-    if (rc == 0)
-        rc = save(r, "momentum", r->mom_out, &f->mom, err);
-    return rc == 0 ? save(r, "buffer", r->buf_out, &f->buf, err) : rc;
-}
-
-static int make_paths(struct run *r, struct err *err)
-{
-    const struct outer_step *s = r->step;
-    const uint64_t next = s->base + 1;
-    int rc = file_mkdirs(s->state_dir, 0700, err);
-    if (rc == 0)
-        rc = find_blobs(r, err);
-    if (rc < 0)
-        return rc;
-    if (s->stored) {
-        rc = blob_path(r->exec, &s->target, &r->target, err);
-        if (rc == 0)
-            rc = blob_path(r->exec, &s->mom, &r->mom, err);
-        if (rc == 0 && (!r->target || !r->mom))
-            rc =
-                outer_missing(err, "the outer optimiser's state", r->target ? &s->mom : &s->target);
-        if (rc < 0)
-            return rc;
-    } else if (s->base > 0 && !s->fresh) {
-        r->target = outer_state_file(s->state_dir, "target", s->base);
-        r->mom = outer_state_file(s->state_dir, "momentum", s->base);
-        r->buf = s->delay > 1 ? outer_state_file(s->state_dir, "buffer", s->base) : NULL;
-    }
-    r->target_out = outer_state_file(s->state_dir, "target", next);
-    r->mom_out = outer_state_file(s->state_dir, "momentum", next);
-    r->buf_out = outer_state_file(s->state_dir, "buffer", next);
-    r->full_out = outer_state_file(s->state_dir, "full", next);
-    r->delta_out = outer_state_file(s->state_dir, "delta", next);
-    r->ema_out = outer_state_file(s->state_dir, "ema", next);
-    return s->stored ? 0 : bring_state(r, err);
-}
-
-/* Called before the step is answered: then it belongs to the caller. */
-static void run_free(struct run *r)
-{
-    const struct outer_step *s = r->step;
-    if (s->stored) {
-        outer_let_go(r->exec->store, &s->target, r->target);
-        outer_let_go(r->exec->store, &s->mom, r->mom);
-        r->target = r->mom = NULL;
-    }
-    char *paths[] = {r->target,  r->mom,        r->buf,     r->full_out, r->delta_out,
-                     r->ema_out, r->target_out, r->mom_out, r->buf_out};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-        mem_free(paths[i]);
-    outer_let_go(r->exec->store, &s->full, r->full);
-    outer_let_go(r->exec->store, &s->ema, r->ema);
-    for (size_t i = 0; i < s->n_contributions; i++) {
-        outer_let_go(r->exec->store, &s->contributions[i].blob, r->blobs[i]);
-        outer_let_go(r->exec->store, &s->contributions[i].from_full, r->froms[i]);
-    }
-    mem_free(r);
-}
 
 /* ---- checks of contributions (executor thread) ---- */
 
@@ -204,16 +36,9 @@ static void refuse(struct outer_contribution *c, const char *reason)
     (void)str_copy(c->reason, sizeof c->reason, reason); /* cut to fit: it is for people */
 }
 
-/* The origin of contribution i; codecs of differences take the layout of any version. */
-static struct fold_origin origin_of(const struct run *r, size_t i)
-{
-    const struct outer_contribution *c = &r->step->contributions[i];
-    return (struct fold_origin){c->codec, c->from, r->froms[i] ? r->froms[i] : r->full};
-}
-
 /* Has our disk damaged the contribution, or the version at which its values began?  A damaged one
  * is removed, so that the same bytes may be sent again. */
-static int check_intact(struct run *r, size_t i, struct err *err)
+static int check_intact(struct outer_run *r, size_t i, struct err *err)
 {
     struct outer_step *s = r->step;
     struct outer_contribution *c = &s->contributions[i];
@@ -232,7 +57,7 @@ static int check_intact(struct run *r, size_t i, struct err *err)
     return r->exec->store->ops->remove(r->exec->store, &id, err);
 }
 
-static int check_one(struct run *r, size_t i, struct err *err)
+static int check_one(struct outer_run *r, size_t i, struct err *err)
 {
     struct outer_step *s = r->step;
     struct outer_contribution *c = &s->contributions[i];
@@ -241,7 +66,7 @@ static int check_one(struct run *r, size_t i, struct err *err)
     int rc = check_intact(r, i, err);
     if (rc < 0 || c->refused)
         return rc;
-    const struct fold_origin origin = origin_of(r, i);
+    const struct fold_origin origin = outer_run_origin(r, i);
     rc = fold_check(r->blobs[i], &origin, s->module_id, &norm, &why);
     if (rc == 0) {
         c->norm = norm.norm;
@@ -264,17 +89,17 @@ static int check_one(struct run *r, size_t i, struct err *err)
 
 /* The weighted mean of a contribution's cosines with its large peers, or with the others; *ret_any:
  * there is such a peer. */
-static int cos_peers(struct run *r, const struct fold_judged *judged, size_t i, bool large,
+static int cos_peers(struct outer_run *r, const struct fold_judged *judged, size_t i, bool large,
                      double *ret, bool *ret_any, struct err *err)
 {
     const struct outer_step *s = r->step;
-    const struct fold_origin origin = origin_of(r, i);
+    const struct fold_origin origin = outer_run_origin(r, i);
     double dot = 0, square = 0, sum = 0, weights = 0;
     int rc = 0;
     for (size_t k = 0; k < s->n_contributions && rc == 0; k++) {
         if (k == i || judged[k].norm <= 0 || judged[k].refused || judged[k].large != large)
             continue;
-        const struct fold_origin other = origin_of(r, k);
+        const struct fold_origin other = outer_run_origin(r, k);
         rc = fold_dot(r->blobs[i], &origin, r->blobs[k], &other, s->module_id, &dot, &square, err);
         sum += s->contributions[k].weight * dot / (judged[i].norm * judged[k].norm);
         weights += s->contributions[k].weight;
@@ -285,10 +110,10 @@ static int cos_peers(struct run *r, const struct fold_judged *judged, size_t i, 
 }
 
 /* The cosine with the momentum, unless that is zero. */
-static int cos_momentum(struct run *r, const struct fold_judged *judged, size_t i, double *ret,
-                        bool *ret_any, struct err *err)
+static int cos_momentum(struct outer_run *r, const struct fold_judged *judged, size_t i,
+                        double *ret, bool *ret_any, struct err *err)
 {
-    const struct fold_origin origin = origin_of(r, i);
+    const struct fold_origin origin = outer_run_origin(r, i);
     double dot = 0, square = 0;
     if (r->mom == NULL)
         return 0;
@@ -302,7 +127,7 @@ static int cos_momentum(struct run *r, const struct fold_judged *judged, size_t 
  * else from the momentum?  If all are large and point the same way, they have turned together.  If
  * only one other defines what is usual, or a module's norms have changed, it must only not point
  * against them. */
-static int find_astray(struct run *r, const struct fold_judged *judged, size_t i, bool *ret,
+static int find_astray(struct outer_run *r, const struct fold_judged *judged, size_t i, bool *ret,
                        struct err *err)
 {
     const double least = judged[i].known && !r->step->lenient ? FOLD_COS_MIN : 0;
@@ -319,7 +144,8 @@ static int find_astray(struct run *r, const struct fold_judged *judged, size_t i
     return rc;
 }
 
-static int apply_verdict(struct run *r, const struct fold_judged *judged, size_t i, struct err *err)
+static int apply_verdict(struct outer_run *r, const struct fold_judged *judged, size_t i,
+                         struct err *err)
 {
     struct outer_contribution *c = &r->step->contributions[i];
     const struct fold_judged *j = &judged[i];
@@ -348,7 +174,7 @@ static int apply_verdict(struct run *r, const struct fold_judged *judged, size_t
 
 /* The norm of the other waiting contribution, as a past; if it cannot be read, none: its own step
  * judges it. */
-static struct fold_past word_of(struct run *r)
+static struct fold_past word_of(struct outer_run *r)
 {
     const struct outer_step *s = r->step;
     const struct fold_origin origin = {s->word.codec, s->base, r->full};
@@ -357,7 +183,7 @@ static struct fold_past word_of(struct run *r)
     char *path = NULL;
     if (s->word.blob.bytes == 0)
         return (struct fold_past){s->word.norm, (double)s->word.samples};
-    int rc = blob_path(r->exec, &s->word.blob, &path, &err);
+    int rc = outer_run_blob(r->exec, &s->word.blob, &path, &err);
     if (rc == 0 && path != NULL)
         rc = fold_check(path, &origin, s->module_id, &norm, &err);
     const bool is_read = rc == 0 && path != NULL;
@@ -367,7 +193,7 @@ static struct fold_past word_of(struct run *r)
 
 /* Judges the contributions that are not refused yet only by their norms; all has one entry for each
  * contribution. */
-static void judge_norms(struct run *r, struct fold_judged *all)
+static void judge_norms(struct outer_run *r, struct fold_judged *all)
 {
     const struct outer_step *s = r->step;
     struct fold_judged good[OUTER_CONTRIBUTIONS_MAX];
@@ -389,7 +215,7 @@ static void judge_norms(struct run *r, struct fold_judged *all)
         all[index[k]] = good[k];
 }
 
-static int judge_all(struct run *r, struct err *err)
+static int judge_all(struct outer_run *r, struct err *err)
 {
     struct fold_judged all[OUTER_CONTRIBUTIONS_MAX] = {0};
     bool before[OUTER_CONTRIBUTIONS_MAX];
@@ -401,29 +227,6 @@ static int judge_all(struct run *r, struct err *err)
         if (!before[i])
             rc = apply_verdict(r, all, i, err);
     return rc;
-}
-
-/* Our version and state must be readable; if not, it is our fault alone. */
-static int check_ours(const struct run *r, struct err *err)
-{
-    const struct outer_step *s = r->step;
-    struct layout layout = {0};
-    int rc = outer_verify_base(r->exec->seen, r->exec->store, s, r->full, err);
-    if (rc == 0 && r->ema)
-        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->ema, &s->ema,
-                               "the EMA to start from", err);
-    if (rc == 0 && r->target)
-        rc =
-            outer_verify(r->exec->seen, r->target, &s->target, "the outer optimiser's target", err);
-    if (rc == 0 && r->mom)
-        rc = outer_verify(r->exec->seen, r->mom, &s->mom, "the outer optimiser's momentum", err);
-    if (rc == 0 && r->buf)
-        rc = outer_verify(r->exec->seen, r->buf, &s->buf, "the outer optimiser's buffer", err);
-    if (rc < 0)
-        return rc;
-    rc = layout_open(r->full, &layout, err);
-    layout_release(&layout);
-    return rc < 0 ? err_wrap(err, "the version to start from") : 0;
 }
 
 /* Bounds the weights of contributions that are not refused (fold_share.h). */
@@ -453,10 +256,10 @@ static int share_out(struct outer_step *s, struct err *err)
                    s->accepted, s->n_contributions, s->min_accepted);
 }
 
-static int check_all(struct run *r, struct err *err)
+static int check_all(struct outer_run *r, struct err *err)
 {
     struct outer_step *s = r->step;
-    int ours = check_ours(r, err);
+    int ours = outer_run_check_ours(r, err);
     if (ours < 0)
         return ours;
     for (size_t i = 0; i < s->n_contributions; i++) {
@@ -474,11 +277,11 @@ static int check_all(struct run *r, struct err *err)
 
 static bool stopping(void *arg)
 {
-    const struct run *r = arg;
+    const struct outer_run *r = arg;
     return pool_stopping(r->exec->pool);
 }
 
-static int adopt(struct run *r, const char *path, const struct fold_file *file,
+static int adopt(struct outer_run *r, const char *path, const struct fold_file *file,
                  struct outer_blob *ret, struct err *err)
 {
     struct blob_id id;
@@ -492,56 +295,32 @@ static int adopt(struct run *r, const char *path, const struct fold_file *file,
     return 0;
 }
 
-struct fold_step outer_fold_step(const struct outer_step *s)
+/* Removes result files that did not become blobs; blobs without a name are garbage. */
+static void remove_made(const struct outer_run *r)
 {
-    return (struct fold_step){
-        .module_id = s->module_id,
-        .base = s->base,
-        .down = s->down,
-        .lr = s->lr,
-        .momentum = s->momentum,
-        .scale = s->scale,
-        .keep_norm = s->keep_norm,
-        .delay = s->delay,
-        .ema_decay = fold_ema_decay(s->ema_decay, s->base),
-    };
+    const char *const made[] = {r->full_out, r->delta_out, r->ema_out};
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+        (void)file_remove(made[i], NULL);
+    for (int i = 0; r->step->to_store && i < 2; i++)
+        (void)file_remove(i == 0 ? r->target_out : r->mom_out, NULL);
 }
 
-static int fold(struct run *r, struct fold_result *result, struct err *err)
+static int fold(struct outer_run *r, struct fold_result *result, struct err *err)
 {
-    struct outer_step *s = r->step;
     struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
-    size_t n = 0;
-    for (size_t i = 0; i < s->n_contributions; i++)
-        if (!s->contributions[i].refused)
-            inputs[n++] = (struct fold_input){.path = r->blobs[i],
-                                              .origin = origin_of(r, i),
-                                              .weight = s->contributions[i].weight,
-                                              .norm = s->contributions[i].norm,
-                                              .shrink = s->contributions[i].shrink};
-    struct fold_step step = outer_fold_step(s);
-    step.full = r->full;
-    step.ema = r->ema;
-    step.target = r->target;
-    step.mom = r->mom;
-    step.buf = r->buf;
-    step.inputs = inputs;
-    step.n_inputs = n;
-    step.full_out = r->full_out;
-    step.delta_out = r->delta_out;
-    step.ema_out = r->ema_out;
-    step.target_out = r->target_out;
-    step.mom_out = r->mom_out;
-    step.buf_out = r->buf_out;
+    struct fold_step step = outer_run_fold(r, inputs);
     step.stop = stopping;
     step.stop_arg = r;
-    s->used_ema_decay = step.ema_decay;
-    return fold_run(&step, result, err);
+    r->step->used_ema_decay = step.ema_decay;
+    r->step->early = r->early && outer_early_take(r, &step, result, err) == 0;
+    if (r->early && !r->step->early)
+        remove_made(r); /* by it: they would take the room of those that are made now */
+    return r->step->early ? 0 : fold_run(&step, result, err);
 }
 
 /* Finite contributions may have a sum that is not finite: then the largest one is refused, and the
  * others are folded without it. */
-static int fold_finite(struct run *r, struct fold_result *result, struct err *err)
+static int fold_finite(struct outer_run *r, struct fold_result *result, struct err *err)
 {
     struct outer_step *s = r->step;
     int rc = fold(r, result, err);
@@ -566,7 +345,7 @@ static int fold_finite(struct run *r, struct fold_result *result, struct err *er
 }
 
 /* Notes the hashes of the written files for the next step, which reads them. */
-static void note_written(const struct run *r, const struct fold_result *f)
+static void note_written(const struct outer_run *r, const struct fold_result *f)
 {
     struct seen *seen = r->exec->seen;
     seen_note(seen, r->full_out, f->full.sha256);
@@ -584,18 +363,8 @@ static struct outer_blob on_record(const struct fold_file *f)
     return b;
 }
 
-/* Removes result files that did not become blobs; blobs without a name are garbage. */
-static void remove_made(const struct run *r)
-{
-    const char *const made[] = {r->full_out, r->delta_out, r->ema_out};
-    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
-        (void)file_remove(made[i], NULL);
-    for (int i = 0; r->step->to_store && i < 2; i++)
-        (void)file_remove(i == 0 ? r->target_out : r->mom_out, NULL);
-}
-
 /* Puts the files of the next version in their places. */
-static int keep(struct run *r, const struct fold_result *f, struct err *err)
+static int keep(struct outer_run *r, const struct fold_result *f, struct err *err)
 {
     struct outer_step *s = r->step;
     struct outer_blob full, delta, ema, target = on_record(&f->target), mom = on_record(&f->mom);
@@ -609,7 +378,7 @@ static int keep(struct run *r, const struct fold_result *f, struct err *err)
     if (rc == 0 && s->to_store)
         rc = adopt(r, r->mom_out, &f->mom, &mom, err);
     if (rc == 0 && !s->to_store)
-        rc = save_state(r, f, err);
+        rc = outer_run_save_state(r, f, err);
     if (rc < 0)
         return rc;
     s->new_full = full;
@@ -626,10 +395,11 @@ static int keep(struct run *r, const struct fold_result *f, struct err *err)
     return 0;
 }
 
-static int run_step(struct run *r, struct err *err)
+static int run_step(struct outer_run *r, struct err *err)
 {
     struct fold_result f = {0};
-    int rc = make_paths(r, err);
+    outer_early_await(r); /* its files have our names */
+    int rc = outer_run_open(r, err);
     if (rc == 0)
         rc = check_all(r, err);
     if (rc < 0)
@@ -647,7 +417,7 @@ static int run_step(struct run *r, struct err *err)
 /* ---- a step that a worker has made (executor thread) ---- */
 
 /* A worker's step is acceptable only if all contributions would be folded as they are. */
-static int judge_claim(struct run *r, struct err *err)
+static int judge_claim(struct outer_run *r, struct err *err)
 {
     struct fold_judged all[OUTER_CONTRIBUTIONS_MAX] = {0};
     judge_norms(r, all);
@@ -659,7 +429,7 @@ static int judge_claim(struct run *r, struct err *err)
     return share_out(r->step, err);
 }
 
-static int believe(struct run *r, struct err *err)
+static int believe(struct outer_run *r, struct err *err)
 {
     struct outer_step *s = r->step;
     const struct fold_step like = outer_fold_step(s);
@@ -696,7 +466,7 @@ static void clear_verdicts(struct outer_step *s)
     }
 }
 
-static int run_claimed(struct run *r, struct err *err)
+static int run_claimed(struct outer_run *r, struct err *err)
 {
     struct outer_step *s = r->step;
     struct err why = {0};
@@ -713,7 +483,7 @@ static int run_claimed(struct run *r, struct err *err)
 
 static int work(void *arg)
 {
-    struct run *r = arg;
+    struct outer_run *r = arg;
     struct outer_step *s = r->step;
     struct err err = {0};
     uint64_t begin = clock_now_ms();
@@ -730,14 +500,16 @@ static int work(void *arg)
 
 static void finished(void *arg, int rc)
 {
-    struct run *r = arg;
+    struct outer_run *r = arg;
     struct outer_step *step = r->step;
     outer_done_fn done = r->done;
     step->rc = rc;
     if (rc < 0 && !step->reason[0])
         (void)str_copy(step->reason, sizeof step->reason, "the coordinator is stopping");
     list_remove(&r->link);
-    run_free(r);
+    outer_run_close(r);
+    outer_early_let_go(r->early);
+    mem_free(r);
     done(step);
 }
 
@@ -750,13 +522,14 @@ int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
     e->store = store;
     e->seen = seen_new();
     list_init(&e->running);
+    list_init(&e->earlies);
     int rc = pool_new(loop, "outer", threads ? threads : 1, OUTER_QUEUE_MAX, &e->pool, err);
-    if (rc < 0) {
-        seen_free(e->seen);
-        mem_free(e);
-    } else {
+    if (rc == 0)
+        rc = pool_new(loop, "early", OUTER_EARLY_MAX, OUTER_EARLY_MAX, &e->early, err);
+    if (rc < 0)
+        outer_exec_free(e);
+    else
         *ret = e;
-    }
     return rc;
 }
 
@@ -764,7 +537,9 @@ void outer_exec_free(struct outer_exec *exec)
 {
     if (!exec)
         return;
+    outer_early_stop_all(exec); /* for which steps may wait */
     pool_free(exec->pool);
+    pool_free(exec->early);
     seen_free(exec->seen);
     mem_free(exec);
 }
@@ -804,7 +579,7 @@ static int check_step(const struct outer_exec *e, const struct outer_step *s, st
                        s->momentum, s->ema_decay);
     const struct list *i;
     for (i = e->running.next; i != &e->running; i = i->next) {
-        const struct run *r = list_entry(i, const struct run, link);
+        const struct outer_run *r = list_entry(i, const struct outer_run, link);
         if (!strcmp(r->step->state_dir, s->state_dir))
             return err_set(err, -EBUSY, "module %llu has an outer step running",
                            (unsigned long long)s->module_id);
@@ -819,7 +594,7 @@ static void clear_results(struct outer_step *s)
     s->new_full = s->new_delta = s->new_ema = (struct outer_blob){0};
     s->new_target = s->new_mom = s->new_buf = (struct outer_blob){0};
     s->doubt = 0;
-    s->false_claim = false;
+    s->early = s->false_claim = false;
     clear_verdicts(s);
 }
 
@@ -830,16 +605,18 @@ int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn
     int rc = check_step(exec, step, err);
     if (rc < 0)
         return rc;
-    struct run *r = mem_alloc(sizeof *r);
+    struct outer_run *r = mem_alloc(sizeof *r);
     r->exec = exec;
     r->step = step;
     r->done = done;
+    r->early = outer_early_of(exec, step);
     clear_results(step);
     list_push(&exec->running, &r->link);
     rc = pool_submit(exec->pool, work, finished, r);
     if (rc < 0) {
         list_remove(&r->link);
-        run_free(r);
+        outer_early_let_go(r->early);
+        mem_free(r);
         return err_set(err, rc, "%d outer steps wait already", OUTER_QUEUE_MAX);
     }
     return 0;

@@ -121,6 +121,7 @@ struct outer_step {
     unsigned accepted;
     uint64_t elapsed_ms;
     double used_ema_decay, used_scale; /* for the provenance record */
+    bool early;                        /* it was begun before (outer_early.h), and is that */
     int doubt; /* claimed: why it was made here all the same; -ERR_LIMIT: a norm is too large */
     char why[OUTER_REASON_MAX]; /* the same in words */
     bool false_claim;           /* the worker's files are not what the step yields */

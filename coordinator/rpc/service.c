@@ -18,6 +18,7 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
 #include "coordinator/rpc/claim.h"
+#include "coordinator/rpc/early.h"
 #include "coordinator/rpc/neighbours.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
@@ -572,6 +573,22 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
 
 /* ---- TICKET -------------------------------------------------------------- */
 
+/* The lease says that the file is a contribution; false: its sender has nothing to wait for. */
+static bool announce(struct coordinator *co, const struct task *t,
+                     const Skerry__V1__TicketRequest *m, struct blob_id *ret)
+{
+    const Skerry__V1__Contribution *c = m->contribution;
+    if (c == NULL)
+        return false;
+    struct contribution made = {.module_id = c->module_id,
+                                .base_version = c->base_version,
+                                .samples = c->samples,
+                                .worker_id = t->worker_id,
+                                .blob = {.size = m->size}};
+    memcpy(made.blob.sha256, m->sha256.data, sizeof(made.blob.sha256));
+    return early_announce(co, t, &made, ret);
+}
+
 static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
@@ -597,9 +614,15 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
                  (unsigned long long)BLOB_MAX_BYTES);
         return;
     }
-    struct blob_id id;
-    char path[TICKET_PATH_MAX];
+    struct blob_id id, coming;
+    char path[TICKET_PATH_MAX], also[TICKET_PATH_MAX];
     uint64_t size = 0;
+    /* Those of a site get each file once (neighbours.h), and this one has no name yet. */
+    if (announce(co, t, m, &coming) && w->share.site[0] == '\0') {
+        blob_http_ticket(co->blob_http, TICKET_GET, &coming, UINT64_MAX,
+                         access_holder_worker(w->id), also);
+        reply.coming = also;
+    }
     memcpy(id.sha256, m->sha256.data, 32);
     if (blobstore_has(co->blobs, &id, &size) && size == m->size) {
         gc_keep(co, id.sha256);

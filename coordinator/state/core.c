@@ -23,6 +23,7 @@ void core_init(struct coordinator *co)
         list_init(&all[i]->polls);
     }
     list_init(&co->beats);
+    list_init(&co->earlies);
 }
 
 bool core_disk_full(struct coordinator *co)

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "coordinator/kinds/eval.c": "test_guard.c, test_best.c",
     "coordinator/kinds/sample.c": "test_grid.c",
     "coordinator/kinds/train.c": "test_report.c, test_rounds.c",
+    "coordinator/outer/outer_run.c": "test_outer_exec.c, test_outer_early.c",
     "coordinator/outer/outer_share.c": "test_outer_exec.c",
     "coordinator/outer/outer_verify.c": "test_outer_exec.c",
     "coordinator/state/job.c": "test_persist.c, and all tests of coordinator/job",

@@ -1,6 +1,7 @@
 /* A job from submit to its end, fences, restarts, bad results, full disk: on a
  * whole coordinator (rig.h). */
 #include "coordinator/job/member.h"
+#include "common/net/ticket.h"
 #include "coordinator/rpc/service.h"
 #include "coordinator/state/twins.h"
 #include "tests/unit/coordinator/rig.h"
@@ -33,6 +34,51 @@ static void test_life(void **state)
     }
     finish_job(r, a);
     check_end(r, job);
+}
+
+/* What a worker is told when it asks where to send a file of its phase; coming: of the delta. */
+static void ticket(struct rig *r, struct fake *w, uint8_t name, uint64_t module,
+                   char coming[TICKET_PATH_MAX])
+{
+    Skerry__V1__TicketRequest m = SKERRY__V1__TICKET_REQUEST__INIT;
+    Skerry__V1__Contribution c = SKERRY__V1__CONTRIBUTION__INIT;
+    uint8_t sha256[32] = {name};
+    m.task_id = w->task->id;
+    m.attempt = w->task->attempt;
+    m.sha256 = (ProtobufCBinaryData){32, sha256};
+    m.size = 1 << 20;
+    c.module_id = module;
+    c.samples = 12;
+    m.contribution = module != 0 ? &c : NULL;
+    assert_int_equal(CALL(r, w, TICKET, ticket, &m), 0);
+    Skerry__V1__TicketReply *reply = skerry__v1__ticket_reply__unpack(NULL, w->reply_len, w->reply);
+    assert_non_null(reply);
+    assert_true(!reply->have && str_starts(reply->url, "/v1/blobs/"));
+    assert_true(str_copy(coming, TICKET_PATH_MAX, reply->coming));
+    skerry__v1__ticket_reply__free_unpacked(reply, NULL);
+}
+
+/* Whoever announces a contribution is told where the next delta will be sent: all of a module the
+ * same place, each with a ticket of its own. */
+static void test_announced(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    char path[2][TICKET_PATH_MAX], none[TICKET_PATH_MAX];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    (void)submit(r);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    const uint64_t module = a->task->modules[0]->module_id;
+    ticket(r, a, 1, 0, none);
+    assert_string_equal(none, "");
+    ticket(r, a, 1, module + 77, none);
+    assert_string_equal(none, "");
+    ticket(r, a, 1, module, path[0]);
+    ticket(r, a, 1, module, path[1]);
+    assert_true(str_starts(path[0], "/v1/blobs/") && strstr(path[0], "m=GET"));
+    const size_t n = strcspn(path[0], "?");
+    assert_true(n > 70 && strncmp(path[0], path[1], n) == 0);
 }
 
 /* A worker hears which jobs are over, however old one is that goes on. */
@@ -795,6 +841,7 @@ int main(void)
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         LIVE(test_life),
+        LIVE(test_announced),
         LIVE(test_jobs_that_are_over),
         LIVE(test_fences),
         LIVE(test_heartbeat_commits),

@@ -1,0 +1,61 @@
+/* A step on its way through the executor: its files, and the fold of them.  Shared by outer_exec.c,
+ * which makes steps, and outer_early.c, which begins them before all contributions are here. */
+#ifndef COORDINATOR_OUTER_RUN_H
+#define COORDINATOR_OUTER_RUN_H
+
+#include "common/base/list.h"
+#include "common/outer/fold.h"
+#include "coordinator/outer/outer_exec.h"
+#include "coordinator/outer/seen.h"
+
+struct outer_early;
+
+struct outer_exec {
+    struct loop *loop;
+    struct blobstore *store; /* any thread */
+    struct pool *pool;
+    struct pool *early;  /* runs early steps */
+    struct seen *seen;   /* any thread */
+    struct list running; /* struct outer_run; loop thread */
+    struct list earlies; /* struct outer_early; loop thread */
+};
+
+/* A step and what its thread needs. */
+struct outer_run {
+    struct list link;
+    struct outer_exec *exec;
+    struct outer_step *step;
+    outer_done_fn done;
+    struct outer_early *early; /* the same step, begun before; NULL: it was not */
+    /* the executor thread's */
+    char *full, *ema, *target, *mom, *buf; /* inputs; NULL: none */
+    char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
+    char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
+    char *froms[OUTER_CONTRIBUTIONS_MAX]; /* paths of older versions from which they start; NULL */
+    uint64_t params;                      /* parameters of the module */
+};
+
+/* Finds and holds the step's files, and names those that it makes.  outer_run_close() lets go of
+ * them; call it before the step is answered, which then belongs to the caller. */
+int outer_run_open(struct outer_run *r, struct err *err);
+void outer_run_close(struct outer_run *r);
+
+/* The local file of a blob, held until outer_let_go(); NULL: nobody has it, or its bytes differ.
+ * Negative: the store cannot say now, which is not the blob's fault. */
+int outer_run_blob(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
+                   struct err *err);
+
+/* Our version and state must be intact and readable; if not, it is our fault alone. */
+int outer_run_check_ours(const struct outer_run *r, struct err *err);
+
+/* The origin of contribution i; codecs of differences take the layout of any version. */
+struct fold_origin outer_run_origin(const struct outer_run *r, size_t i);
+
+/* The step for the fold: of the contributions that are not refused, in `inputs`, which it keeps. */
+struct fold_step outer_run_fold(const struct outer_run *r,
+                                struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX]);
+
+/* Saves the state of v + 1 also in a store far away. */
+int outer_run_save_state(const struct outer_run *r, const struct fold_result *f, struct err *err);
+
+#endif

@@ -1,0 +1,486 @@
+/* Early steps: begun while contributions arrive, they are the decided step or have no effect. */
+#include "tests/unit/blobs.h"
+#include "tests/unit/common/outer/fixture.h"
+
+#include <errno.h>
+
+#include "common/base/clock.h"
+#include "common/net/growing.h"
+#include "common/net/loop.h"
+#include "coordinator/outer/outer_early.h"
+#include "coordinator/outer/outer_exec.h"
+
+#define K 3
+#define DEADLINE_MS 60000
+
+/* A contribution on its way up. */
+struct upload {
+    struct buf whole;
+    struct outer_blob blob;
+    struct blob_writer *writer; /* NULL: not begun, or ended */
+};
+
+struct rig {
+    struct fixture f;
+    struct loop *loop;
+    struct blobstore *store;
+    struct outer_exec *exec;
+    char *state_dir;
+    struct outer_blob full, ema, target, mom;
+    uint64_t version;
+    struct upload up[K];
+    unsigned done;
+};
+
+#define WAIT_UNTIL(r, cond)                                                                        \
+    for (const uint64_t until_ = clock_now_ms() + DEADLINE_MS; !(cond);) {                         \
+        assert_true(clock_now_ms() < until_);                                                      \
+        loop_turn((r)->loop, false);                                                               \
+    }
+
+static void rig_begin(struct rig *r)
+{
+    struct err err = {0};
+    memset(r, 0, sizeof *r);
+    fx_begin(&r->f);
+    char *blobs = fx_path(&r->f, "blobs");
+    struct buf b;
+    struct blob_id id;
+    r->state_dir = fx_path(&r->f, "outer");
+    assert_int_equal(loop_new(&r->loop, &err), 0);
+    assert_int_equal(blob_dir_open(blobs, 0, &r->store, &err), 0);
+    assert_int_equal(outer_exec_new(r->loop, r->store, 2, &r->exec, &err), 0);
+    assert_int_equal(file_read(r->f.full, 64 << 20, &b, &err), 0);
+    assert_int_equal(blob_put(r->store, b.data, b.len, &id, &err), 0);
+    memcpy(r->full.sha256, id.sha256, 32);
+    r->full.bytes = b.len;
+    buf_release(&b);
+    mem_free(blobs);
+}
+
+static void drop_uploads(struct rig *r)
+{
+    for (size_t i = 0; i < K; i++) {
+        if (r->up[i].writer)
+            r->up[i].writer->ops->abort(r->up[i].writer, false);
+        r->up[i].writer = NULL;
+        buf_release(&r->up[i].whole);
+    }
+}
+
+static void rig_end(struct rig *r)
+{
+    drop_uploads(r);
+    outer_exec_free(r->exec);
+    r->store->ops->close(r->store);
+    loop_free(r->loop);
+    mem_free(r->state_dir);
+    fx_end(&r->f);
+}
+
+/* Makes the contributions of a round, of these sizes; none is uploaded. */
+static void contribute(struct rig *r, const float *sizes)
+{
+    struct err err = {0};
+    struct blob_id id;
+    char *full, *path = fx_path(&r->f, "c");
+    float *theta = fx_array(), *end = fx_array();
+    memcpy(id.sha256, r->full.sha256, 32);
+    assert_int_equal(r->store->ops->local(r->store, &id, false, &full, &err), 0);
+    fx_read_flat(full, theta);
+    for (size_t i = 0; i < K; i++) {
+        struct upload *u = &r->up[i];
+        fx_normal(1000 * r->version + i, sizes[i], end);
+        for (size_t k = 0; k < PARAMS; k++)
+            end[k] += theta[k];
+        fx_contribute(full, r->version, end, CODEC_E3M0, 100 + i, path);
+        buf_release(&u->whole);
+        assert_int_equal(file_read(path, 64 << 20, &u->whole, &err), 0);
+        hash_sha256(u->whole.data, u->whole.len, u->blob.sha256);
+        u->blob.bytes = u->whole.len;
+    }
+    free(theta);
+    free(end);
+    mem_free(full);
+    mem_free(path);
+}
+
+/* Goes on with an upload, to `to` bytes; all of them: commits it. */
+static int send_to(struct rig *r, size_t i, size_t to)
+{
+    struct upload *u = &r->up[i];
+    struct err err = {0};
+    struct blob_id id;
+    memcpy(id.sha256, u->blob.sha256, 32);
+    if (!u->writer)
+        assert_int_equal(r->store->ops->put(r->store, &id, u->whole.len, &u->writer, &err), 0);
+    const size_t at = (size_t)u->writer->size;
+    assert_int_equal(u->writer->ops->write(u->writer, u->whole.data + at, to - at, &err), 0);
+    if (to < u->whole.len)
+        return 0;
+    const int rc = u->writer->ops->commit(u->writer, u->whole.len, &err);
+    u->writer = NULL;
+    return rc;
+}
+
+static void send_parts(struct rig *r, double part)
+{
+    for (size_t i = 0; i < K; i++)
+        assert_int_equal(send_to(r, i, (size_t)(part * (double)r->up[i].whole.len)), 0);
+}
+
+static void on_done(struct outer_step *step)
+{
+    ((struct rig *)step->arg)->done++;
+}
+
+static struct outer_step *make_step(struct rig *r)
+{
+    struct outer_step *s = mem_alloc(sizeof *s);
+    *s = (struct outer_step){.module_id = MODULE,
+                             .base = r->version,
+                             .scale = 1,
+                             .state_dir = str_dup(r->state_dir),
+                             .full = r->full,
+                             .ema = r->ema,
+                             .target = r->target,
+                             .mom = r->mom,
+                             .down = CODEC_E3M0,
+                             .lr = 0.7,
+                             .momentum = 0.9,
+                             .ema_decay = 0.9,
+                             .min_accepted = 2,
+                             .arg = r};
+    s->contributions = mem_alloc_array(K, sizeof *s->contributions);
+    s->n_contributions = K;
+    for (size_t i = 0; i < K; i++)
+        s->contributions[i] = (struct outer_contribution){.tag = i,
+                                                          .codec = CODEC_E3M0,
+                                                          .from = r->version,
+                                                          .samples = 100 + i,
+                                                          .weight = (double)(100 + i),
+                                                          .blob = r->up[i].blob};
+    return s;
+}
+
+static void run(struct rig *r, struct outer_step *s)
+{
+    struct err err = {0};
+    const unsigned want = r->done + 1;
+    if (outer_submit(r->exec, s, on_done, &err) < 0)
+        fail_msg("%s", err.msg);
+    WAIT_UNTIL(r, r->done == want);
+    if (s->rc < 0)
+        fail_msg("%s", s->reason);
+}
+
+static void record(struct rig *r, const struct outer_step *s)
+{
+    r->version++;
+    r->full = s->new_full;
+    r->target = s->new_target;
+    r->mom = s->new_mom;
+    r->ema = s->new_ema;
+}
+
+static void step_free(struct outer_step *s)
+{
+    outer_step_release(s);
+    mem_free(s);
+}
+
+static void same_results(const struct outer_step *a, const struct outer_step *b)
+{
+    assert_memory_equal(&a->new_full, &b->new_full, sizeof a->new_full);
+    assert_memory_equal(&a->new_delta, &b->new_delta, sizeof a->new_delta);
+    assert_memory_equal(&a->new_ema, &b->new_ema, sizeof a->new_ema);
+    assert_memory_equal(&a->new_target, &b->new_target, sizeof a->new_target);
+    assert_memory_equal(&a->new_mom, &b->new_mom, sizeof a->new_mom);
+    assert_true(a->delta_norm == b->delta_norm && a->residual_norm == b->residual_norm);
+}
+
+/* Runs a step without an early one, on what is uploaded by now. */
+static void run_plain(struct rig *r, struct outer_step *s)
+{
+    outer_early_stop(r->exec, r->state_dir);
+    run(r, s);
+    assert_false(s->early);
+}
+
+/* Begins the step early, and waits until a part of its delta is there. */
+static struct growing *begin_early(struct rig *r)
+{
+    struct growing *g = NULL;
+    assert_int_equal(outer_early(r->exec, make_step(r)), 0);
+    WAIT_UNTIL(r, outer_early_delta(r->exec, r->state_dir, &g) == 0);
+    return g;
+}
+
+/* The whole of what is sent of a delta, put in order, has the hash of the version's. */
+static void expect_delta(struct rig *r, struct growing *g, const struct outer_blob *delta)
+{
+    struct err err = {0};
+    const size_t n = (size_t)growing_length(g);
+    uint8_t *sent = mem_alloc(n), got[32];
+    uint64_t bytes = 0;
+    for (size_t at = 0; at < n;) {
+        const ssize_t more = growing_read(g, at, sent + at, n - at);
+        assert_true(more > 0);
+        at += (size_t)more;
+    }
+    char *from = fx_path(&r->f, "sent"), *to = fx_path(&r->f, "restored");
+    assert_int_equal(file_write_put(from, sent, n, 0600, &err), 0);
+    assert_int_equal(growing_restore(from, to, got, &bytes, &err), 0);
+    assert_int_equal(bytes, delta->bytes);
+    assert_memory_equal(got, delta->sha256, 32);
+    mem_free(from);
+    mem_free(to);
+    mem_free(sent);
+}
+
+static const float alike[K] = {1e-3f, 1e-3f, 1.1e-3f};
+
+/* Three rounds, each begun early, give the bits of three that are not. */
+static void test_taken(void **state)
+{
+    struct rig r, plain;
+    uint8_t byte;
+    rig_begin(&r);
+    rig_begin(&plain);
+    for (int round = 0; round < 3; round++) {
+        contribute(&r, alike);
+        contribute(&plain, alike);
+        send_parts(&plain, 1);
+        struct outer_step *want = make_step(&plain), *got = make_step(&r);
+        run_plain(&plain, want);
+        record(&plain, want);
+        send_parts(&r, 0.4);
+        struct growing *g = begin_early(&r);
+        assert_int_equal(growing_read(g, growing_length(g) - 1, &byte, 1), 0); /* not yet */
+        send_parts(&r, 1);
+        run(&r, got);
+        assert_true(got->early);
+        same_results(got, want);
+        expect_delta(&r, g, &got->new_delta);
+        record(&r, got);
+        growing_drop(g);
+        step_free(want);
+        step_free(got);
+    }
+    rig_end(&r);
+    rig_end(&plain);
+}
+
+/* One is here already, one is cut and resumed, one has not begun when the step does. */
+static void test_uploads(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    contribute(&r, alike);
+    assert_int_equal(send_to(&r, 0, r.up[0].whole.len), 0);
+    assert_int_equal(send_to(&r, 1, 9000), 0);
+    assert_int_equal(outer_early(r.exec, make_step(&r)), 0);
+    r.up[1].writer->ops->abort(r.up[1].writer, true);
+    r.up[1].writer = NULL;
+    assert_int_equal(send_to(&r, 1, 20000), 0);
+    assert_int_equal(send_to(&r, 2, 20000), 0);
+    struct growing *g = NULL;
+    WAIT_UNTIL(&r, outer_early_delta(r.exec, r.state_dir, &g) == 0);
+    growing_drop(g);
+    assert_int_equal(send_to(&r, 1, r.up[1].whole.len), 0);
+    assert_int_equal(send_to(&r, 2, r.up[2].whole.len), 0);
+    struct outer_step *s = make_step(&r);
+    run(&r, s);
+    assert_true(s->early);
+    step_free(s);
+    rig_end(&r);
+}
+
+typedef void change_fn(struct outer_step *s);
+
+static void weigh(struct outer_step *s)
+{
+    s->contributions[1].weight = 500;
+}
+
+static void cap(struct outer_step *s)
+{
+    s->share_cap = 0.1;
+    for (size_t i = 0; i < K; i++)
+        s->contributions[i].sender = i;
+    weigh(s);
+}
+
+static void lose_one(struct outer_step *s)
+{
+    s->n_contributions--;
+}
+
+static void learn_slower(struct outer_step *s)
+{
+    s->lr = 0.5;
+}
+
+/* The step that is decided is not the one that was begun: it has the bits that it always has. */
+static void expect_anew(const float *sizes, change_fn *change)
+{
+    struct rig r, plain;
+    uint8_t byte;
+    rig_begin(&r);
+    rig_begin(&plain);
+    contribute(&r, sizes);
+    contribute(&plain, sizes);
+    send_parts(&plain, 1);
+    struct outer_step *want = make_step(&plain), *got = make_step(&r);
+    if (change) {
+        change(want);
+        change(got);
+    }
+    run_plain(&plain, want);
+    send_parts(&r, 0.4);
+    struct growing *g = begin_early(&r);
+    send_parts(&r, 1);
+    run(&r, got);
+    assert_false(got->early);
+    same_results(got, want);
+    for (size_t i = 0; i < got->n_contributions; i++) {
+        assert_int_equal(got->contributions[i].refused, want->contributions[i].refused);
+        assert_true(got->contributions[i].shrink == want->contributions[i].shrink);
+        assert_true(got->contributions[i].share == want->contributions[i].share);
+    }
+    assert_int_equal(growing_read(g, 8, &byte, 1), -1); /* its readers are told */
+    growing_drop(g);
+    step_free(want);
+    step_free(got);
+    rig_end(&r);
+    rig_end(&plain);
+}
+
+static void test_made_anew(void **state)
+{
+    static const float outlier[K] = {1e-3f, 5e-2f, 1e-3f}, large[K] = {1e-3f, 3e-3f, 1e-3f};
+    expect_anew(alike, weigh);
+    expect_anew(alike, cap);
+    expect_anew(alike, lose_one); /* a lost worker */
+    expect_anew(alike, learn_slower);
+    expect_anew(outlier, NULL); /* refused */
+    expect_anew(large, NULL);   /* refused, since it does not point with the others */
+}
+
+/* Bytes that were given up, or were never those of the blob, are in no version. */
+static void wrong_bytes(bool whole)
+{
+    struct rig r, plain;
+    rig_begin(&r);
+    rig_begin(&plain);
+    contribute(&r, alike);
+    contribute(&plain, alike);
+    send_parts(&plain, 1);
+    struct outer_step *want = make_step(&plain), *got = make_step(&r);
+    run_plain(&plain, want);
+    struct upload *u = &r.up[1];
+    const size_t at = u->whole.len / 2;
+    u->whole.data[at] ^= 0x11;
+    send_parts(&r, 0.6);
+    struct growing *g = begin_early(&r);
+    growing_drop(g);
+    assert_int_equal(send_to(&r, 0, r.up[0].whole.len), 0);
+    assert_int_equal(send_to(&r, 2, r.up[2].whole.len), 0);
+    if (whole) {
+        assert_int_equal(send_to(&r, 1, u->whole.len - 1), 0);
+        assert_int_equal(send_to(&r, 1, u->whole.len), -ERR_HASH);
+    } else {
+        u->writer->ops->abort(u->writer, false);
+        u->writer = NULL;
+    }
+    u->whole.data[at] ^= 0x11;
+    assert_int_equal(send_to(&r, 1, u->whole.len), 0);
+    run(&r, got);
+    assert_false(got->early);
+    same_results(got, want);
+    step_free(want);
+    step_free(got);
+    rig_end(&r);
+    rig_end(&plain);
+}
+
+static void test_wrong_bytes(void **state)
+{
+    wrong_bytes(true);
+    wrong_bytes(false);
+}
+
+/* It is stopped while it waits; the next one can begin when it has ended, and not before. */
+static void test_stopped(void **state)
+{
+    struct rig r;
+    struct growing *g = NULL;
+    uint8_t byte;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 0.4);
+    g = begin_early(&r);
+    assert_int_equal(outer_early(r.exec, make_step(&r)), -EAGAIN);
+    outer_early_stop(r.exec, r.state_dir);
+    outer_early_stop(r.exec, "elsewhere");
+    assert_int_equal(growing_read(g, 8, &byte, 1), -1);
+    growing_drop(g);
+    assert_int_equal(outer_early_delta(r.exec, r.state_dir, &g), -ERR_NOTFOUND);
+    WAIT_UNTIL(&r, outer_early(r.exec, make_step(&r)) == 0);
+    send_parts(&r, 1);
+    struct outer_step *s = make_step(&r);
+    run(&r, s);
+    assert_true(s->early);
+    assert_int_equal(outer_early_delta(r.exec, r.state_dir, &g), -ERR_NOTFOUND);
+    step_free(s);
+    rig_end(&r);
+}
+
+/* Bytes that do not come are not waited for without end, and hold up no other step. */
+static void test_stalled(void **state)
+{
+    struct rig r;
+    struct growing *g = NULL;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 0.4);
+    clock_fake_set(clock_now_ns());
+    assert_int_equal(outer_early(r.exec, make_step(&r)), 0);
+    while (outer_early_delta(r.exec, r.state_dir, &g) == -EAGAIN)
+        loop_turn(r.loop, false);
+    growing_drop(g);
+    while (outer_early_delta(r.exec, r.state_dir, &g) == 0) {
+        growing_drop(g);
+        clock_fake_advance(CLOCK_NS_PER_S);
+        loop_turn(r.loop, false);
+    }
+    clock_fake_clear();
+    rig_end(&r);
+}
+
+/* Too many at a time are refused, and all end with the executor. */
+static void test_shutdown(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 0.4);
+    for (unsigned i = 0; i <= OUTER_EARLY_MAX; i++) {
+        struct outer_step *s = make_step(&r);
+        mem_free(s->state_dir);
+        s->state_dir = str_printf("%s-%u", r.state_dir, i);
+        assert_int_equal(outer_early(r.exec, s), i < OUTER_EARLY_MAX ? 0 : -EAGAIN);
+    }
+    rig_end(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_taken),     cmocka_unit_test(test_uploads),
+        cmocka_unit_test(test_made_anew), cmocka_unit_test(test_wrong_bytes),
+        cmocka_unit_test(test_stopped),   cmocka_unit_test(test_stalled),
+        cmocka_unit_test(test_shutdown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
