@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer.h"
+#include "worker/coming.h"
 #include "worker/early.h"
 #include "worker/decide_agent.h"
 #include "worker/engine/engine.h"
@@ -16,6 +17,7 @@
 #include "worker/order/work.h"
 #include "worker/outcome.h"
 #include "worker/pulse.h"
+#include "worker/settle.h"
 #include "worker/vitals.h"
 
 #define ASSIGN_WAIT_MS 25000
@@ -36,6 +38,7 @@ struct agent {
     struct uplink *uplink;
     struct vitals *vitals;
     struct early *early;
+    struct coming *coming;
     struct pool *compute;
     struct agent_core core; /* changed only by happened() */
 
@@ -43,6 +46,7 @@ struct agent {
     uint64_t task_id, refused_task; /* the latter: the newest whose result was not taken */
     uint32_t attempt;
     struct work *w;        /* NULL: the task could not even be read */
+    bool plan_waits;       /* for a delta that is coming */
     struct job *preparing; /* the compute thread's job that prepares the task's needs */
     struct fetch *fetch;
     struct upload *upload;
@@ -78,7 +82,6 @@ struct job {
     struct agent *a;
     struct work *w;
     struct err err;
-    struct residual_word word;
     bool last; /* prepare: the task was over before, its work goes with this */
 };
 
@@ -117,34 +120,6 @@ static void submit_step(struct agent *a, pool_work_fn work, pool_done_fn done)
         bad_news(a, AGENT_FAILED, -EAGAIN, "too many jobs wait for the compute thread");
 }
 
-static int settle_work(void *arg)
-{
-    struct job *j = arg;
-    return residual_hear(j->a->opt.engine->state_dir, &j->word, &j->err);
-}
-
-static void settle_done(void *arg, int rc)
-{
-    struct job *j = arg;
-    if (rc == -ERR_CANCELLED) /* the compute thread has ended */
-        rc = settle_work(j);
-    if (rc < 0)
-        log_warn("agent", "error feedback of task=%" PRIu64 ": %s", j->word.task_id, j->err.msg);
-    mem_free(j);
-}
-
-static void settle(struct agent *a, const struct residual_word *word)
-{
-    struct job *j = mem_alloc(sizeof(*j));
-    j->a = a;
-    j->word = *word;
-    if (pool_submit(a->compute, settle_work, settle_done, j) < 0) {
-        log_warn("agent", "error feedback of task=%" PRIu64 " is lost: too many jobs wait",
-                 word->task_id);
-        mem_free(j);
-    }
-}
-
 /* A verdict.  What was said of an earlier attempt must not touch what this one makes.  A refusal
  * does not wait for the compute thread, which may be in a phase that would use the residual; and
  * it is heard again there, behind what may still mark a fragment's file as sent. */
@@ -159,7 +134,7 @@ static void settle_verdict(struct agent *a, const Skerry__V1__Applied *v)
     struct err err = {0};
     if (!v->accepted && residual_hear(a->opt.engine->state_dir, &word, &err) < 0)
         log_warn("agent", "error feedback of task=%" PRIu64 ": %s", v->task_id, err.msg);
-    settle(a, &word);
+    settle_residual(a->compute, a->opt.engine->state_dir, &word);
 }
 
 /* From here on the compute thread has ms milliseconds to answer. */
@@ -319,11 +294,41 @@ static void do_ask(struct agent *a)
 
 /* ---- from the task to its result ---- */
 
+/* Transfers while nothing is computed count as waiting. */
+static void moves(struct agent *a)
+{
+    a->moving_ms = loop_now_ms(a->loop);
+}
+
+static void moved(struct agent *a)
+{
+    a->w->result.waited_ms += loop_now_ms(a->loop) - a->moving_ms;
+}
+
+static void plan_now(struct agent *a)
+{
+    moved(a);
+    a->plan_waits = false;
+    progress_activity(&a->w->progress, "looking for blobs");
+    submit_step(a, plan_work, plan_done);
+}
+
+/* Plans, unless a delta that the task needs is on its way. */
+static void on_coming(void *arg)
+{
+    struct agent *a = arg;
+    if (a->plan_waits && !coming_awaits(a->coming, a->w->task))
+        plan_now(a);
+}
+
 static void do_plan(struct agent *a)
 {
     a->blob_failed = false;
-    progress_activity(&a->w->progress, "looking for blobs");
-    submit_step(a, plan_work, plan_done);
+    a->plan_waits = true;
+    moves(a);
+    progress_activity(&a->w->progress, "downloading a delta that was sent early");
+    xfer_hurry(a->opt.env.xfer);
+    on_coming(a);
 }
 
 static void do_start(struct agent *a)
@@ -346,17 +351,6 @@ static void do_start(struct agent *a)
     times_begin(&a->w->times, a->free_ns ? a->free_ns : clock_now_ns());
     times_take(&a->w->times, TIMES_ASKED);
     do_plan(a);
-}
-
-/* Transfers while nothing is computed count as waiting. */
-static void moves(struct agent *a)
-{
-    a->moving_ms = loop_now_ms(a->loop);
-}
-
-static void moved(struct agent *a)
-{
-    a->w->result.waited_ms += loop_now_ms(a->loop) - a->moving_ms;
 }
 
 static void on_fetched(void *arg, int code, const char *detail)
@@ -427,6 +421,11 @@ static void on_uploaded(void *arg, int code, const char *detail)
     a->sending = false;
 }
 
+static void on_told(void *arg, const struct work_output *o, const char *url)
+{
+    coming_start(((struct agent *)arg)->coming, o->module_id, o->base_version + 1, url);
+}
+
 static void do_upload(struct agent *a)
 {
     const struct upload_what what = {
@@ -435,6 +434,8 @@ static void do_upload(struct agent *a)
         .outputs = a->w->result.outputs,
         .n = a->w->result.n_outputs,
         .progress = &a->w->progress,
+        .samples = a->w->result.samples,
+        .coming = a->w->task->train ? on_told : NULL,
     };
     moves(a);
     a->upload = upload_start(&a->opt.env, a->session, &what, on_uploaded, a);
@@ -540,9 +541,15 @@ static void do_cancel(struct agent *a)
         session_cancel(a->session, call);
 }
 
+static void settle(struct agent *a, enum residual_news news)
+{
+    const struct residual_word word = {.task_id = a->task_id, .news = news};
+    settle_residual(a->compute, a->opt.engine->state_dir, &word);
+}
+
 static void do_unsent(struct agent *a)
 {
-    settle(a, &(struct residual_word){.task_id = a->task_id, .news = RESIDUAL_UNSENT});
+    settle(a, RESIDUAL_UNSENT);
 }
 
 /* The report is taken: with the result, or with why there is none. */
@@ -551,7 +558,7 @@ static void do_sent(struct agent *a)
     if (a->failure.code < 0)
         do_unsent(a);
     else if (a->w && a->w->task->train)
-        settle(a, &(struct residual_word){.task_id = a->task_id, .news = RESIDUAL_SENT});
+        settle(a, RESIDUAL_SENT);
 }
 
 static void stop_work(struct agent *a, enum work_stop why)
@@ -560,6 +567,8 @@ static void stop_work(struct agent *a, enum work_stop why)
         return;
     atomic_store(&a->w->stop, why);
     uplink_interrupt(a->uplink);
+    if (a->plan_waits)
+        plan_now(a);
     if (decide_agent_computes(&a->core))
         await_answer(a, a->opt.hung_ms);
 }
@@ -608,6 +617,7 @@ static void do_leave(struct agent *a)
 {
     log_info("agent", "leaving: %s", a->leave_reason);
     (void)early_take(a->early, NULL);
+    coming_stop(a->coming);
     stop_work(a, a->core.leave == AGENT_SENDS ? WORK_SAVING : WORK_LEAVING);
 }
 
@@ -819,6 +829,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
                                                  .tmp_dir = a->opt.tmp_dir,
                                                  .arg = a,
                                                  .on_done = on_early});
+    a->coming = coming_new(&a->opt.env, a->opt.tmp_dir, on_coming, a);
     *ret = a;
     return 0;
 }
@@ -832,6 +843,7 @@ bool agent_stop(struct agent *a)
     do_drop(a);
     if (a->early)
         (void)early_take(a->early, NULL);
+    coming_stop(a->coming);
     return !a->core.hung && !(a->vitals && vitals_late(a->vitals)) &&
            pool_stop(a->compute, a->opt.hung_ms);
 }
@@ -843,6 +855,7 @@ void agent_free(struct agent *a)
     (void)agent_stop(a);
     pool_free(a->compute); /* its last answers see this and end the task */
     early_free(a->early);
+    coming_free(a->coming);
     uplink_close(a->uplink);
     session_close(a->session);
     vitals_close(a->vitals);

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "common/net/blobstore.c": "a table: test_blob_dir.c, test_blob_s3.c",
     "common/net/net_fault.c": "test_rpc_server.c; test builds alone have faults",
     "worker/forget.c": "test_agent.c",
+    "worker/settle.c": "test_agent.c",
     "worker/engine/encoders.c": "test_replica_encoders.c",
     "worker/engine/forward.c": "test_work_eval.c",
     "worker/engine/task_experts.c": "test_mixture.c",

@@ -199,6 +199,8 @@ static void on_ticket(void *arg, const struct rpc_result *r)
     const Skerry__V1__TicketReply *reply = (const Skerry__V1__TicketReply *)(const void *)r->reply;
     struct err err = {0};
     int rc = task_check_ticket(reply, &err);
+    if (rc == 0 && u->what.coming && reply->coming[0])
+        u->what.coming(u->arg, &u->what.outputs[l->at], reply->coming);
     if (rc < 0)
         end(u, rc, err.msg);
     else if (reply->have)
@@ -218,6 +220,11 @@ static void ask(struct lane *l)
     req.attempt = u->what.attempt;
     req.sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)o->sha256}; /* only read */
     req.size = o->size;
+    Skerry__V1__Contribution c = SKERRY__V1__CONTRIBUTION__INIT;
+    c.module_id = o->module_id;
+    c.base_version = o->base_version;
+    c.samples = o->samples ? o->samples : u->what.samples;
+    req.contribution = u->what.coming && o->role == WORK_CONTRIBUTION ? &c : NULL;
     tell(u);
     int rc = session_call(u->session, SKERRY__V1__METHOD__METHOD_TICKET, &req.base,
                           &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, l, &l->call);

@@ -19,6 +19,11 @@ struct upload_what {
     const struct work_output *outputs; /* they and their files must not change until done */
     size_t n;
     struct progress *progress; /* gets the progress; or NULL */
+    /* Contributions are announced, with the samples that the report will count, and coming() is
+     * called with where the delta to the module's next version can be had while it is made; may be
+     * NULL. */
+    uint64_t samples;
+    void (*coming)(void *arg, const struct work_output *o, const char *url);
 };
 
 /* As fetch_start: done() exactly once, never from within, unless cancelled. */

@@ -335,8 +335,8 @@ int task_check(const struct kind *const *kinds, const Skerry__V1__Task *t, const
 
 int task_check_ticket(const Skerry__V1__TicketReply *reply, struct err *err)
 {
-    if (reply->have)
-        return 0;
-    int rc = check_path(reply->url, "ticket.url", err);
+    int rc = reply->coming[0] ? check_path(reply->coming, "ticket.coming", err) : 0;
+    if (rc == 0 && !reply->have)
+        rc = check_path(reply->url, "ticket.url", err);
     return rc < 0 ? -ERR_FORMAT : 0;
 }

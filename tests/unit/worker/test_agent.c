@@ -8,6 +8,7 @@
 
 #include "tests/unit/worker/partition_task.h"
 
+#include "worker/coming.h"
 #include "worker/workdir.h"
 #include "common/net/http/transfer.h"
 #include "common/net/loop.h"
@@ -27,6 +28,43 @@ void workdir_forget(const char *state, uint64_t before, const uint64_t *going, s
     while (atomic_load(&held))
         (void)poll(NULL, 0, 1);
     atomic_fetch_add(&forgotten, 1);
+}
+
+/* ---- deltas that come while they are made, in place of worker/coming.c ---- */
+
+static struct coming {
+    void (*on_end)(void *arg);
+    void *arg;
+    bool awaits;
+    unsigned stops;
+} deltas;
+
+struct coming *coming_new(const struct fetch_env *env, const char *tmp_dir,
+                          void (*on_end)(void *arg), void *arg)
+{
+    deltas = (struct coming){.on_end = on_end, .arg = arg};
+    return &deltas;
+}
+
+void coming_free(struct coming *c)
+{
+}
+
+void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const char *url)
+{
+    fail_msg("an INIT task announces nothing");
+}
+
+bool coming_awaits(const struct coming *c, const Skerry__V1__Task *task)
+{
+    assert_non_null(task);
+    return c->awaits;
+}
+
+void coming_stop(struct coming *c)
+{
+    if (c)
+        c->stops++;
 }
 
 /* ---- a session in place of worker/link/session.c ---- */
@@ -400,6 +438,40 @@ static void a_task(void **state)
     assert_false(line.report->failed);
 }
 
+/* A task whose delta is coming waits for it, and for no other end. */
+static void waits_for_a_delta(void **state)
+{
+    deltas.on_end(deltas.arg); /* nobody waits */
+    deltas.awaits = true;
+    hand(11, INIT);
+    for (int i = 0; i < 5; i++)
+        loop_turn(me.loop, true);
+    assert_string_equal(beat().progress->activity, "downloading a delta that was sent early");
+    deltas.on_end(deltas.arg); /* that of another module */
+    for (int i = 0; i < 5; i++)
+        loop_turn(me.loop, true);
+    assert_int_equal(line.reports, 0);
+    deltas.awaits = false;
+    deltas.on_end(deltas.arg);
+    UNTIL(line.reports == 1);
+    assert_false(line.report->failed);
+    deltas.on_end(deltas.arg);
+}
+
+/* It is taken back while it waits. */
+static void a_waiting_task_is_taken_back(void **state)
+{
+    deltas.awaits = true;
+    hand(11, INIT);
+    Skerry__V1__HeartbeatReply reply = SKERRY__V1__HEARTBEAT_REPLY__INIT;
+    reply.revoked_task_id = 11;
+    reply.revoked_attempt = 3;
+    line.opt.on_revoked(line.opt.arg, &reply);
+    UNTIL(line.assigns == 2);
+    deltas.on_end(deltas.arg);
+    assert_int_equal(line.reports, 0);
+}
+
 static void reports_again(void **state)
 {
     do_task(11);
@@ -650,6 +722,8 @@ int main(void)
         TEST(asks_again),
         TEST(forgets_jobs_that_are_over),
         TEST(a_task),
+        TEST(waits_for_a_delta),
+        TEST(a_waiting_task_is_taken_back),
         TEST(reports_again),
         TEST(sends_again),
         TEST(a_failure),

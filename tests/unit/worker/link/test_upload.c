@@ -14,7 +14,8 @@ static struct {
         void *arg;
     } at[MOST]; /* by id - 1 */
     unsigned n, next, cancelled;
-    int refuse; /* every call, while it is set */
+    int refuse;                               /* every call, while it is set */
+    Skerry__V1__Contribution announced[MOST]; /* module_id 0: none */
 } asked;
 static struct {
     unsigned calls;
@@ -31,6 +32,9 @@ int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg
     assert_true(asked.n < MOST);
     asked.at[asked.n].done = done;
     asked.at[asked.n].arg = arg;
+    const Skerry__V1__TicketRequest *m = (const Skerry__V1__TicketRequest *)(const void *)msg;
+    if (m->contribution)
+        asked.announced[asked.n] = *m->contribution;
     *ret_id = ++asked.n;
     return 0;
 }
@@ -135,6 +139,52 @@ static void one_fails(void **state)
     end_with(2, -ENOSPC, "full");
     assert_int_equal(asked.cancelled, 1);
     ends(-ENOSPC);
+}
+
+static char coming[256];
+
+static void on_coming(void *arg, const struct work_output *o, const char *url)
+{
+    snprintf(coming, sizeof(coming), "%" PRIu64 "@%" PRIu64 ":%s", o->module_id, o->base_version,
+             url);
+}
+
+/* A contribution is announced as the report will have it, where somebody listens; and what is said
+ * of its module is passed on, also where the coordinator has the file. */
+static void contributions_are_announced(void **state)
+{
+    const struct fetch_env with = {.token = &token};
+    const struct upload_what what = {
+        .task_id = 7, .attempt = 1, .outputs = outputs, .n = 2, .samples = 80, .coming = on_coming};
+    Skerry__V1__TicketReply reply = SKERRY__V1__TICKET_REPLY__INIT;
+    outputs[0].role = WORK_CONTRIBUTION;
+    outputs[0].module_id = 5;
+    outputs[0].base_version = 3;
+    outputs[1].role = WORK_MOMENTS;
+    (void)begin(2);
+    assert_int_equal(asked.announced[0].module_id, 0);
+    ticket("", true);
+    ticket("", true);
+    ends(0);
+    told.calls = 0;
+    coming[0] = '\0';
+    (void)upload_start(&with, NULL, &what, on_done, NULL);
+    assert_int_equal(asked.announced[2].module_id, 5);
+    assert_int_equal(asked.announced[2].base_version, 3);
+    assert_int_equal(asked.announced[2].samples, 80);
+    assert_int_equal(asked.announced[3].module_id, 0);
+    reply.have = true;
+    reply.coming = (char *)(uintptr_t) "/v1/blobs/c";
+    answer(&(struct rpc_result){.reply = &reply.base, .detail = ""});
+    ticket("", true);
+    assert_string_equal(coming, "5@3:/v1/blobs/c");
+    ends(0);
+    told.calls = 0;
+    reply.coming = (char *)(uintptr_t) "file:///etc/passwd";
+    (void)upload_start(&with, NULL, &what, on_done, NULL);
+    answer(&(struct rpc_result){.reply = &reply.base, .detail = ""});
+    ends(-ERR_FORMAT);
+    assert_string_equal(coming, "5@3:/v1/blobs/c");
 }
 
 static void nothing_to_send(void **state)
@@ -271,6 +321,7 @@ static int setup(void **state)
     for (uint8_t i = 0; i < 4; i++) {
         str_copy(outputs[i].path, sizeof(outputs[i].path), paths[i]);
         outputs[i].sha256[0] = i;
+        outputs[i].role = WORK_RESULT;
     }
     return 0;
 }
@@ -283,6 +334,7 @@ int main(void)
         TEST(sends_what_is_not_there),
         TEST(two_at_a_time),
         TEST(one_fails),
+        TEST(contributions_are_announced),
         TEST(nothing_to_send),
         TEST(a_new_ticket_for_a_new_try),
         TEST(goes_on_while_it_comes_further),
