@@ -658,12 +658,3 @@ int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err)
     file_names_release(&names);
     return rc;
 }
-
-void outer_step_release(struct outer_step *step)
-{
-    mem_free(step->state_dir);
-    mem_free(step->contributions);
-    step->state_dir = NULL;
-    step->contributions = NULL;
-    step->n_contributions = 0;
-}

@@ -172,6 +172,13 @@ static inline char *outer_state_file(const char *state_dir, const char *what, ui
 int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err);
 
 /* Frees strings and contributions of a step, not the step itself. */
-void outer_step_release(struct outer_step *step);
+static inline void outer_step_release(struct outer_step *step)
+{
+    mem_free(step->state_dir);
+    mem_free(step->contributions);
+    step->state_dir = NULL;
+    step->contributions = NULL;
+    step->n_contributions = 0;
+}
 
 #endif
