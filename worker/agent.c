@@ -423,7 +423,9 @@ static void on_uploaded(void *arg, int code, const char *detail)
 
 static void on_told(void *arg, const struct work_output *o, const char *url)
 {
-    coming_start(((struct agent *)arg)->coming, o->module_id, o->base_version + 1, url);
+    const struct agent *a = arg;
+    if (a->core.leave == AGENT_STAYS && !a->core.drain) /* or no phase follows */
+        coming_start(a->coming, o->module_id, o->base_version + 1, url);
 }
 
 static void do_upload(struct agent *a)
@@ -563,6 +565,7 @@ static void do_sent(struct agent *a)
 
 static void stop_work(struct agent *a, enum work_stop why)
 {
+    coming_stop(a->coming);
     if (!a->w || atomic_load(&a->w->stop) >= (int)why)
         return;
     atomic_store(&a->w->stop, why);
@@ -617,7 +620,6 @@ static void do_leave(struct agent *a)
 {
     log_info("agent", "leaving: %s", a->leave_reason);
     (void)early_take(a->early, NULL);
-    coming_stop(a->coming);
     stop_work(a, a->core.leave == AGENT_SENDS ? WORK_SAVING : WORK_LEAVING);
 }
 
@@ -843,7 +845,6 @@ bool agent_stop(struct agent *a)
     do_drop(a);
     if (a->early)
         (void)early_take(a->early, NULL);
-    coming_stop(a->coming);
     return !a->core.hung && !(a->vitals && vitals_late(a->vitals)) &&
            pool_stop(a->compute, a->opt.hung_ms);
 }

@@ -10,6 +10,8 @@
 #include "worker/link/fetch.h"
 #include "worker/order/cache.h"
 
+#define COMING_MAX 4 /* they take places of transfers, while contributions need some */
+
 /* A delta on its way. */
 struct delta {
     struct list link; /* in c->deltas until it is here or given up */
@@ -40,7 +42,10 @@ struct coming *coming_new(const struct fetch_env *env, const char *tmp_dir,
 
 static void delta_free(struct delta *d)
 {
+    char *part = str_printf("%s.part", d->sent); /* of a transfer that was cut (transfer.h) */
+    (void)file_remove(part, NULL);
     (void)file_remove(d->sent, NULL); /* it may never have been there */
+    mem_free(part);
     mem_free(d->sent);
     mem_free(d);
 }
@@ -91,9 +96,11 @@ static int restore(void *arg)
     uint8_t sha256[32];
     uint64_t bytes = 0;
     char *made = str_printf("%s.whole", d->sent);
-    int rc = growing_restore(d->sent, made, sha256, &bytes, &d->err);
+    int rc = file_size(d->sent, &bytes, &d->err);
     if (rc == 0)
         rc = cache_reserve(d->cache, bytes, &d->err);
+    if (rc == 0)
+        rc = growing_restore(d->sent, made, sha256, &bytes, &d->err);
     if (rc == 0) {
         cache_path(d->cache, sha256, to);
         rc = file_move(made, to, &d->err);
@@ -128,6 +135,7 @@ static void on_come(void *arg, const struct xfer_result *r)
 void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const char *url)
 {
     char whole[FETCH_URL_MAX];
+    unsigned n = 0;
     for (struct list *l = c->deltas.next, *next; l != &c->deltas; l = next) {
         struct delta *d = list_entry(l, struct delta, link);
         next = l->next;
@@ -135,7 +143,11 @@ void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const 
             return;
         if (d->module_id == module_id)
             give_up(d);
+        else
+            n++;
     }
+    if (n >= COMING_MAX)
+        return;
     struct delta *d = mem_alloc(sizeof(*d));
     *d = (struct delta){.c = c,
                         .cache = c->env->cache,

@@ -21,7 +21,8 @@ struct coming *coming_new(const struct fetch_env *env, const char *tmp_dir,
 /* To be called after env->compute was freed.  Accepts NULL. */
 void coming_free(struct coming *c);
 
-/* Fetches the delta to a version of a module; an older one of the same module is given up. */
+/* Fetches the delta to a version of a module; an older one of the same module is given up.  At most
+ * four are fetched at a time: further ones are not. */
 void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const char *url);
 /* Whether a delta is on its way that the task, of a version that is made, will probably need. */
 bool coming_awaits(const struct coming *c, const Skerry__V1__Task *task);

@@ -16,7 +16,8 @@
 #include "coordinator/outer/outer_run.h"
 
 #define LOOK_MS 5 /* between looks for more bytes of a contribution */
-#define STALL_MS 30000u
+#define STALL_MS                                                                                   \
+    15000u /* shorter than what a transfer of the delta waits for a byte (transfer.h) */
 
 /* A contribution that may still be arriving. */
 struct input {
@@ -132,11 +133,22 @@ static bool is_stopped(void *arg)
     return atomic_load(&((struct outer_early *)arg)->stop);
 }
 
+static void close_input(struct input *in)
+{
+    if (in->source.fd >= 0)
+        (void)close(in->source.fd); /* read only: nothing to lose */
+    in->source.fd = -1;
+}
+
 static int fold_early(struct outer_early *e, struct err *err)
 {
     struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
     const struct outer_step *s = e->run.step;
-    int rc = outer_run_open(&e->run, err);
+    int rc = stopped(e, err);
+    if (rc == 0)
+        rc = outer_run_open(&e->run, err);
+    if (rc == 0)
+        rc = stopped(e, err);
     if (rc == 0)
         rc = outer_run_check_ours(&e->run, err);
     for (size_t i = 0; i < s->n_contributions && rc == 0; i++)
@@ -165,6 +177,8 @@ static int work(void *arg)
         log_info("outer", "the early step of module %llu is given up: %s",
                  (unsigned long long)e->run.step->module_id, err.msg);
     outer_run_close(&e->run);
+    for (size_t i = 0; i < e->run.step->n_contributions; i++)
+        close_input(&e->inputs[i]);
     (void)pthread_mutex_lock(&e->lock);
     e->ended = true;
     e->rc = rc;
@@ -181,9 +195,6 @@ static void drop(struct outer_early *e)
 {
     if (--e->shares > 0)
         return;
-    for (size_t i = 0; i < e->run.step->n_contributions; i++)
-        if (e->inputs[i].source.fd >= 0)
-            (void)close(e->inputs[i].source.fd); /* read only: nothing to lose */
     growing_drop(e->delta);
     (void)pthread_cond_destroy(&e->changed);
     (void)pthread_mutex_destroy(&e->lock);
@@ -244,6 +255,11 @@ static struct outer_early *find(struct outer_exec *exec, const char *state_dir)
     return NULL;
 }
 
+bool outer_early_has_place(struct outer_exec *exec, const char *state_dir)
+{
+    return find(exec, state_dir) == NULL && pool_pending(exec->early) < OUTER_EARLY_MAX;
+}
+
 int outer_early(struct outer_exec *exec, struct outer_step *takes)
 {
     ASSERT_LOOP_THREAD(exec->loop);
@@ -254,9 +270,9 @@ int outer_early(struct outer_exec *exec, struct outer_step *takes)
         e->inputs[i].source.fd = -1;
     (void)pthread_mutex_init(&e->lock, NULL); /* default attributes: cannot fail on Linux */
     (void)pthread_cond_init(&e->changed, NULL);
-    const bool first = find(exec, takes->state_dir) == NULL;
     e->shares = 1;
-    if (!first || pool_submit(exec->early, work, finished, e) < 0) {
+    if (!outer_early_has_place(exec, takes->state_dir) ||
+        pool_submit(exec->early, work, finished, e) < 0) {
         drop(e);
         return -EAGAIN;
     }

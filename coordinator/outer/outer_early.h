@@ -11,7 +11,7 @@
  * contributions were hashed, checked and judged, would make the same.  Its inputs are hashed as
  * they are read, and again, from the blobs, before it is adopted.
  *
- * One that must wait for STALL seconds for a byte of a contribution ends.  At most OUTER_EARLY_MAX
+ * One that must wait for 15 s for a byte of a contribution ends.  At most OUTER_EARLY_MAX
  * run at a time, on threads of their own. */
 #ifndef COORDINATOR_OUTER_EARLY_H
 #define COORDINATOR_OUTER_EARLY_H
@@ -30,8 +30,9 @@ struct outer_step;
 
 /* ---- loop thread ---- */
 
-/* Begins the step, which it takes.  -EAGAIN: too many run, or one of this state_dir has not ended.
- */
+/* False: too many run, or one of this state_dir has not ended. */
+bool outer_early_has_place(struct outer_exec *exec, const char *state_dir);
+/* Begins the step, which it takes.  -EAGAIN: there is no place. */
 int outer_early(struct outer_exec *exec, struct outer_step *takes);
 /* Stops that of a state_dir; none is fine. */
 void outer_early_stop(struct outer_exec *exec, const char *state_dir);

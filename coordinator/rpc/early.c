@@ -92,6 +92,7 @@ bool early_announce(struct coordinator *co, const struct task *t, const struct c
     const struct module_rec *m = j != NULL ? job_module(j, c->module_id) : NULL;
     size_t at = 0;
     if (m == NULL || t->kind != TASK_TRAIN || !query_crosses(j, t->path, m) ||
+        j->paths[t->path].round + 1 >= (uint32_t)j->spec.outer.rounds || /* the last one */
         c->base_version != m->version || c->samples == 0 || c->blob.size < BYTES_MIN ||
         !can_be(co, j, m))
         return false;
@@ -166,7 +167,7 @@ static void begin(struct coordinator *co, const struct job *j, const struct modu
     struct outer_step *step = folds_step(co, j, m, &coming);
     const size_t n = step->n_contributions;
     if (outer_early(co->outer, step) < 0) {
-        e->mark = 0; /* the next turn tries again */
+        e->mark = 0;
         return;
     }
     log_info("outer",
@@ -191,8 +192,8 @@ static void consider(struct coordinator *co, struct early *e)
         return;
     if (had != 0)
         outer_early_stop(co->outer, e->state_dir);
-    e->mark = mark;
-    if (mark != 0)
+    e->mark = outer_early_has_place(co->outer, e->state_dir) ? mark : 0; /* or in a later turn */
+    if (e->mark != 0)
         begin(co, j, m, e);
 }
 

@@ -102,7 +102,12 @@ static void what_comes_is_in_the_cache(void **state)
 static void what_does_not_come_is_not_awaited(void **state)
 {
     coming_start(coming, 7, 3, URL);
+    char *part =
+        str_printf("%s.part", line.at[0].path); /* a transfer leaves it, for its next try */
+    OK(file_write_put(part, "what c", 6, 0600, err));
     end_with(0, -ERR_NOTFOUND, "404");
+    mem_free(part);
+    assert_int_equal(files(), 2);
     assert_int_equal(ends, 1);
     assert_false(awaits(7, 3));
     line.refuse = -EAGAIN;
@@ -142,6 +147,16 @@ static void an_older_one_is_given_up(void **state)
     assert_int_equal(ends, 0);
 }
 
+/* They take no more places of transfers than the uploads can spare. */
+static void few_at_a_time(void **state)
+{
+    for (uint64_t m = 1; m <= 6; m++)
+        coming_start(coming, m, 3, URL);
+    assert_int_equal(line.n, 4);
+    assert_true(awaits(4, 3));
+    assert_false(awaits(5, 3));
+}
+
 static int setup(void **state)
 {
     top = scratch_new();
@@ -174,6 +189,7 @@ int main(void)
         TEST(what_comes_is_in_the_cache),
         TEST(what_does_not_come_is_not_awaited),
         TEST(an_older_one_is_given_up),
+        TEST(few_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
