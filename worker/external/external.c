@@ -364,6 +364,8 @@ int external_setup(const struct external_options *opt, const char *command, stru
         else
             rc = check_use(p, opt->memory_bytes, &watch, err);
     }
+    if (rc == 0)
+        opt->goes_on(opt->arg); /* of one that was over at once, this is the only sign */
     if (rc == 0 && strcmp(how, "ended with exit status 0") != 0)
         rc = blame(p, -ERR_TRAINER, err, "trainer.setup %s", how);
     process_end(p);
