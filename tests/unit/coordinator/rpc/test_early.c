@@ -50,8 +50,10 @@ static void rig_begin(struct rig *r, struct coordinator *co, const char *yaml)
     for (uint32_t i = 0; i < 2; i++) {
         r->w[i] = state_add_worker(&co->state, 0);
         r->t[i] = state_add_task(&co->state, 0, r->j->id, TASK_TRAIN);
-        r->t[i]->train.replica = i;
-        job_edit_replica(r->j, 0, i)->task_id = r->t[i]->id;
+        const bool one = r->j->comp.paths[0].replicas == 1; /* then each has its path */
+        r->t[i]->path = one ? i : 0;
+        r->t[i]->train.replica = one ? 0 : i;
+        job_edit_replica(r->j, r->t[i]->path, r->t[i]->train.replica)->task_id = r->t[i]->id;
         task_lease(co, r->t[i], r->w[i]);
     }
 }
