@@ -557,10 +557,9 @@ static void do_unsent(struct agent *a)
 /* The report is taken: with the result, or with why there is none. */
 static void do_sent(struct agent *a)
 {
-    if (a->failure.code < 0)
-        do_unsent(a);
-    else if (a->w && a->w->task->train)
-        settle(a, RESIDUAL_SENT);
+    const bool failed = a->failure.code < 0;
+    if (failed || (a->w && a->w->task->train))
+        settle(a, failed ? RESIDUAL_UNSENT : RESIDUAL_SENT);
 }
 
 static void stop_work(struct agent *a, enum work_stop why)
