@@ -67,8 +67,8 @@ def test_it_learns(told):
 
 
 def test_a_text_comes_in_pieces(told):
-    for seed in range(20):  # until one is long
-        text, pieces = ask(told, prompt="a rock", tokens=3000, temperature=1.0, top_p=0.9, seed=seed)
+    for seed in range(20):  # until one is long; top_p leaves out the end, which is rarer than letters
+        text, pieces = ask(told, prompt="a rock", tokens=3000, temperature=1.0, top_p=0.7, seed=seed)
         if len(text) > 2000:
             break
     assert text.startswith("a rock") and len(text) > 2000
