@@ -146,8 +146,8 @@ def test_an_interrupted_restore_is_run_again(swarm, tmp_path):
     wait_until(lambda: os.path.exists(data / "user.secret"), 20, "the restore to write its first files")
     assert restore(folder, data).returncode == 3, "one at a time"
     # The first signal may come before it opens the pipe, where nothing but another one ends its wait.
-    wait_until(lambda: process.poll() is not None or process.send_signal(signal.SIGINT), 20, "the restore to end")
-    assert process.returncode == -signal.SIGINT
+    wait_until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM), 20, "the restore to end")
+    assert process.returncode == -signal.SIGTERM
     part = subprocess.run([f"{BIN}/coordinatord", "--data-dir", data, "--rpc-port", "0", "--http-port", "0"], capture_output=True, text=True, timeout=20, check=False)
     assert part.returncode == 1 and "its restore was interrupted, run it again" in part.stderr, part.stderr
     os.rename(tmp_path / "aside", last)
