@@ -212,19 +212,15 @@ static int await(const struct wire *w, uint64_t end, struct err *err)
 
 static int read_header(const struct wire *w, struct st *st, struct err *err)
 {
-    const struct wire_source *s = w->source;
-    uint8_t word[8];
-    uint64_t n = 0;
-    if (s == NULL)
+    uint64_t end;
+    if (w->source == NULL)
         return st_read(w->fd, w->path, st, err);
-    int rc = await(w, sizeof word, err);
+    int rc = await(w, 8, err); /* its length */
     if (rc == 0)
-        rc = file_pread_all(w->fd, word, sizeof word, 0, w->path, err);
-    for (size_t i = 0; rc == 0 && i < sizeof word; i++)
-        n |= (uint64_t)word[i] << 8 * i;
-    if (rc == 0 && n <= ST_HEADER_MAX && n + sizeof word <= s->bytes)
-        rc = await(w, n + sizeof word, err);
-    return rc == 0 ? st_read_part(w->fd, w->path, s->bytes, st, err) : rc;
+        rc = st_header_end(w->fd, w->path, w->source->bytes, &end, err);
+    if (rc == 0)
+        rc = await(w, end, err);
+    return rc == 0 ? st_read_part(w->fd, w->path, w->source->bytes, st, err) : rc;
 }
 
 static int open_file(const char *path, const struct wire_source *source,

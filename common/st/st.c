@@ -267,21 +267,30 @@ int st_read(int fd, const char *path, struct st *ret, struct err *err)
     return st_read_part(fd, path, (uint64_t)info.st_size, ret, err);
 }
 
-int st_read_part(int fd, const char *path, uint64_t file_bytes, struct st *ret, struct err *err)
+int st_header_end(int fd, const char *path, uint64_t file_bytes, uint64_t *ret, struct err *err)
 {
     uint64_t n;
     uint8_t word[8] = {0};
     int rc = file_bytes < 8 ? 0 : file_pread_all(fd, word, 8, 0, path, err);
     if (rc == 0)
         rc = check_length(word, file_bytes, path, &n, err);
+    if (rc == 0)
+        *ret = n + 8;
+    return rc;
+}
+
+int st_read_part(int fd, const char *path, uint64_t file_bytes, struct st *ret, struct err *err)
+{
+    uint64_t end;
+    int rc = st_header_end(fd, path, file_bytes, &end, err);
     if (rc < 0)
         return rc;
-    uint8_t *head = mem_try((size_t)n + 8);
+    uint8_t *head = mem_try((size_t)end);
     if (!head)
         return err_set(err, -ENOMEM, "out of memory while reading %s", path);
-    rc = file_pread_all(fd, head, (size_t)n + 8, 0, path, err);
+    rc = file_pread_all(fd, head, (size_t)end, 0, path, err);
     if (rc == 0)
-        rc = st_parse(head, (size_t)n + 8, file_bytes, path, ret, err);
+        rc = st_parse(head, (size_t)end, file_bytes, path, ret, err);
     mem_free(head);
     return rc;
 }

@@ -76,6 +76,8 @@ int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name
 int st_open(const char *path, struct st *ret, struct err *err);
 int st_read(int fd, const char *path, struct st *ret, struct err *err);
 int st_read_part(int fd, const char *path, uint64_t file_bytes, struct st *ret, struct err *err);
+/* Where the header of such a file ends; its first 8 bytes must be there. */
+int st_header_end(int fd, const char *path, uint64_t file_bytes, uint64_t *ret, struct err *err);
 void st_release(struct st *st); /* { 0 } and NULL are fine */
 
 const struct st_tensor *st_find(const struct st *st, const char *name); /* NULL if absent */
