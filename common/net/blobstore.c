@@ -25,6 +25,11 @@ bool blob_id_equal(const struct blob_id *a, const struct blob_id *b)
     return memcmp(a->sha256, b->sha256, sizeof(a->sha256)) == 0;
 }
 
+bool blob_ref_equal(const struct blob_ref *a, const struct blob_ref *b)
+{
+    return a->size == b->size && blob_id_equal(&a->id, &b->id);
+}
+
 int blobstore_read_here(struct blobstore *s, const struct blob_id *id, uint64_t from, void *data,
                         size_t len, struct err *err)
 {

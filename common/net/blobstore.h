@@ -28,11 +28,27 @@ struct blob_id {
     uint8_t sha256[32];
 };
 
+/* A blob and its size; size 0: none. */
+struct blob_ref {
+    union {
+        struct blob_id id;
+        uint8_t sha256[32];
+    };
+    uint64_t size;
+};
+
+/* Whether there is a blob. */
+static inline bool blob_ref_is_set(const struct blob_ref *b)
+{
+    return b->size != 0;
+}
+
 /* As 64 hex digits. */
 void blob_id_hex(const struct blob_id *id, char ret_hex[BLOB_HEX_MAX]);
 /* Exactly 64 lower-case hex digits; else -ERR_FORMAT. */
 int blob_id_parse(const char *hex, struct blob_id *ret);
 bool blob_id_equal(const struct blob_id *a, const struct blob_id *b);
+bool blob_ref_equal(const struct blob_ref *a, const struct blob_ref *b);
 
 struct blob_stat {
     uint64_t size;

@@ -37,13 +37,6 @@ struct outer_run {
 
 static void step_done(struct outer_step *step);
 
-static struct blob_ref from_outer(const struct outer_blob *o)
-{
-    struct blob_ref b = {.size = o->bytes};
-    memcpy(b.sha256, o->sha256, 32);
-    return b;
-}
-
 /* Training samples of a path's partition; 0: the data are not partitioned. */
 static uint64_t partition_size(const struct job *j, uint32_t path)
 {
@@ -83,11 +76,11 @@ static void add_contribution(const struct state *s, struct outer_step *step, con
     const enum codec up = (enum codec)j->spec.wire.up;
     oc->tag = t->id;
     oc->sender = c->worker_id;
-    oc->blob = provenance_blob(&c->blob);
+    oc->blob = c->blob;
     oc->codec = c->part ? codec_of_part(up) : up;
     oc->from = c->base_version;
     if (from != NULL && oc->from != step->base)
-        oc->from_full = provenance_blob(&from->full);
+        oc->from_full = from->full;
     oc->samples = c->samples;
     oc->weight = weight_of(s, j, t->path, c);
     oc->most = most_of(j, t->path, c);
@@ -433,7 +426,7 @@ static bool find_word(struct coordinator *co, const struct job *j, struct module
         return true;
     const struct contribution *c = first_waiting(co, j, m, first, &t);
     if (c != NULL) {
-        ret->blob = provenance_blob(&c->blob);
+        ret->blob = c->blob;
         ret->codec = (enum codec)j->spec.wire.up;
         ret->samples = c->samples;
         return true;
@@ -677,17 +670,18 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
 static void adopt_step(struct coordinator *co, struct job *j, struct module_rec *m,
                        const struct outer_step *step)
 {
-    const struct outer_blob none = {.bytes = 0};
     struct version_rec v = {
         .version = step->base + 1,
-        .full = from_outer(&step->new_full),
-        .delta = from_outer(&step->new_delta),
-        .ema = from_outer(&step->new_ema),
+        .full = step->made[OUTER_FULL],
+        .delta = step->made[OUTER_DELTA],
+        .ema = step->made[OUTER_EMA],
         .provenance = provenance_of(co, step),
-        .target = from_outer(step->to_store ? &step->new_target : &none),
-        .momentum = from_outer(step->to_store ? &step->new_mom : &none),
         .at_unix_ms = (int64_t)clock_wall_ms(),
     };
+    if (step->to_store) {
+        v.target = step->made[OUTER_TARGET];
+        v.momentum = step->made[OUTER_MOMENTUM];
+    }
     if (step->params > 0)
         m->params = step->params;
     note_folded(co, m, step);
@@ -771,23 +765,16 @@ static void judge_worker(struct coordinator *co, uint64_t worker_id, const struc
  * taken: blobs that a record names are spared. */
 static void drop_claim(struct coordinator *co, const struct outer_claim *c)
 {
-    const struct outer_blob *const files[] = {&c->full,   &c->delta, &c->ema,
-                                              &c->target, &c->mom,   &c->squares};
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-        const struct blob_ref b = from_outer(files[i]);
-        gc_drop(co, &b);
-    }
+    for (int i = 0; i < outer_blobs(true); i++)
+        gc_drop(co, &c->made[i]);
+    gc_drop(co, &c->squares);
 }
 
 /* Drops the files of a version that was not taken. */
 static void drop_made(struct coordinator *co, const struct outer_step *s)
 {
-    const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema,
-                                              &s->new_target, &s->new_mom};
-    for (size_t i = 0; i < (s->to_store ? 5 : 3); i++) {
-        const struct blob_ref b = from_outer(files[i]);
-        gc_drop(co, &b);
-    }
+    for (int i = 0; i < outer_blobs(s->to_store); i++)
+        gc_drop(co, &s->made[i]);
 }
 
 /* No record has named the files of a step until now: one may be gone, if equal bytes were dropped.
@@ -795,12 +782,8 @@ static void drop_made(struct coordinator *co, const struct outer_step *s)
 static void look_for_made(struct coordinator *co, struct outer_step *s)
 {
     static const char *const names[] = {"version", "delta", "EMA", "target", "momentum"};
-    const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema,
-                                              &s->new_target, &s->new_mom};
-    for (size_t i = 0; i < (s->to_store ? 5 : 3) && s->rc == 0; i++) {
-        struct blob_id id;
-        memcpy(id.sha256, files[i]->sha256, sizeof(id.sha256));
-        if (blobstore_has(co->blobs, &id, NULL))
+    for (int i = 0; i < outer_blobs(s->to_store) && s->rc == 0; i++) {
+        if (blobstore_has(co->blobs, &s->made[i].id, NULL))
             continue;
         s->rc = -EAGAIN;
         (void)snprintf(s->reason, sizeof(s->reason),

@@ -232,9 +232,8 @@ void gc_after_commit(struct coordinator *co)
     if (co->n_doomed > 0)
         spare_named(co);
     for (; co->n_doomed > 0; co->n_doomed--) {
-        struct blob_id id;
-        memcpy(id.sha256, co->doomed[co->n_doomed - 1].sha256, 32);
-        hidden += co->blobs->ops->hide(co->blobs, &id, NULL) == 0; /* or the next sweep */
+        const struct blob_id *id = &co->doomed[co->n_doomed - 1].id;
+        hidden += co->blobs->ops->hide(co->blobs, id, NULL) == 0; /* or the next sweep */
     }
     if (hidden > 0)
         submit(co, &(struct names){0}, false);

@@ -10,11 +10,11 @@
 #define PROVENANCE_MAX (256u << 10)
 #define LENIENT_AFTER 3 /* steps that failed in a row */
 
-static void put_blob(struct buf *b, const char *name, const struct outer_blob *o)
+static void put_blob(struct buf *b, const char *name, const struct blob_ref *ref)
 {
     char hex[HASH_HEX_MAX];
     (void)buf_printf(b, "\"%s\":{\"sha256\":\"%s\",\"size\":%llu}", name,
-                     hash_hex(o->sha256, 32, hex), (unsigned long long)o->bytes);
+                     hash_hex(ref->sha256, 32, hex), (unsigned long long)ref->size);
 }
 
 static void put_contribution(struct buf *b, const struct coordinator *co,
@@ -29,30 +29,24 @@ static void put_contribution(struct buf *b, const struct coordinator *co,
                      "\"shrink\":%.17g,\"refused\":%s}",
                      (unsigned long long)c->tag, (unsigned long long)c->sender, t ? t->path : 0,
                      t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
-                     (unsigned long long)c->blob.bytes, codec_name(c->codec),
+                     (unsigned long long)c->blob.size, codec_name(c->codec),
                      (unsigned long long)(s->base - c->from), (unsigned long long)c->samples,
                      c->weight, c->share, c->norm, c->shrink, c->refused ? "true" : "false");
 }
 
 char *provenance_of(const struct coordinator *co, const struct outer_step *s)
 {
+    static const char *const names[OUTER_FILES] = {"full",   "delta",    "ema",
+                                                   "target", "momentum", "buffer"};
     struct buf b;
     size_t len;
     buf_init(&b, PROVENANCE_MAX);
     (void)buf_printf(&b, "{\"base\":%llu,", (unsigned long long)s->base);
-    put_blob(&b, "base_full", &s->full);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "full", &s->new_full);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "delta", &s->new_delta);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "ema", &s->new_ema);
-    (void)buf_append_str(&b, ",\"state\":{");
-    put_blob(&b, "target", &s->new_target);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "momentum", &s->new_mom);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "buffer", &s->new_buf); /* size 0: the momentum is not delayed */
+    put_blob(&b, "base_full", &s->old[OUTER_FULL]);
+    for (int i = 0; i < OUTER_FILES; i++) { /* a buffer of size 0: the momentum is not delayed */
+        (void)buf_append_str(&b, i == OUTER_TARGET ? ",\"state\":{" : ",");
+        put_blob(&b, names[i], &s->made[i]);
+    }
     (void)buf_printf(&b, ",\"stored\":%s}", s->to_store ? "true" : "false");
     (void)buf_printf(&b,
                      ",\"lr\":%.17g,\"momentum\":%.17g,\"ema_decay\":%.17g,"
@@ -72,13 +66,6 @@ char *provenance_of(const struct coordinator *co, const struct outer_step *s)
 }
 
 /* ---- what the records of older versions say to the next step ---- */
-
-struct outer_blob provenance_blob(const struct blob_ref *b)
-{
-    struct outer_blob o = {.bytes = b->size};
-    memcpy(o.sha256, b->sha256, 32);
-    return o;
-}
 
 static void add_past(struct outer_step *s, const json_t *list, double allowance)
 {
@@ -119,11 +106,10 @@ void provenance_past(const struct job *j, const struct module_rec *m, struct out
     s->lenient = m->outer_failures >= LENIENT_AFTER;
 }
 
-static struct outer_blob recorded(const json_t *state, const char *name)
+static struct blob_ref recorded(const json_t *state, const char *name)
 {
     struct blob_ref b;
-    return blob_ref_read(json_object_get(state, name), &b) ? provenance_blob(&b)
-                                                           : (struct outer_blob){0};
+    return blob_ref_read(json_object_get(state, name), &b) ? b : (struct blob_ref){0};
 }
 
 void provenance_inputs(const struct module_rec *m, const struct version_rec *v,
@@ -132,14 +118,14 @@ void provenance_inputs(const struct module_rec *m, const struct version_rec *v,
     const struct version_rec *before = v->version > 0 ? module_version(m, v->version - 1) : NULL;
     json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
     const json_t *state = json_object_get(doc, "state");
-    s->full = provenance_blob(&v->full);
-    s->ema = provenance_blob(&v->ema);
-    s->delta = provenance_blob(&v->delta);
+    s->old[OUTER_FULL] = v->full;
+    s->old[OUTER_DELTA] = v->delta;
+    s->old[OUTER_EMA] = v->ema;
+    s->old[OUTER_TARGET] = recorded(state, "target");
+    s->old[OUTER_MOMENTUM] = recorded(state, "momentum");
+    s->old[OUTER_BUFFER] = recorded(state, "buffer");
     if (before != NULL)
-        s->before = provenance_blob(&before->full);
-    s->target = recorded(state, "target");
-    s->mom = recorded(state, "momentum");
-    s->buf = recorded(state, "buffer");
+        s->before = before->full;
     s->stored = blob_ref_is_set(&v->target);
     s->fresh = v->restored;
     json_decref(doc);

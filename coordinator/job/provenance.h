@@ -16,7 +16,5 @@ void provenance_past(const struct job *j, const struct module_rec *m, struct out
  * state. */
 void provenance_inputs(const struct module_rec *m, const struct version_rec *v,
                        struct outer_step *s);
-/* A blob in the executor's form. */
-struct outer_blob provenance_blob(const struct blob_ref *b);
 
 #endif

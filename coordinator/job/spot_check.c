@@ -259,13 +259,6 @@ static void compared(void *arg, int rc, double apart, const char *why)
     mem_free(l);
 }
 
-static struct outer_blob to_outer(const struct blob_ref *b)
-{
-    struct outer_blob o = {.bytes = b->size};
-    memcpy(o.sha256, b->sha256, sizeof(o.sha256));
-    return o;
-}
-
 /* False: a file is gone. */
 static bool pair_of(const struct job *j, const struct contribution *a, const struct contribution *b,
                     struct outer_pair *ret)
@@ -279,9 +272,9 @@ static bool pair_of(const struct job *j, const struct contribution *a, const str
         return false;
     *ret = (struct outer_pair){.module_id = m->id,
                                .from = a->base_version,
-                               .full = to_outer(&v->full),
-                               .a = to_outer(&a->blob),
-                               .b = to_outer(&b->blob),
+                               .full = v->full,
+                               .a = a->blob,
+                               .b = b->blob,
                                .codec = up};
     return true;
 }

@@ -24,17 +24,15 @@ static void init_message(struct message *b, Skerry__V1__Task *msg)
 static int check_full(struct coordinator *co, const struct blob_ref *ref, uint64_t *ret_params,
                       struct err *err)
 {
-    struct blob_id id;
     char *path;
     struct st st;
     uint64_t params = 0;
-    memcpy(id.sha256, ref->sha256, 32);
-    int rc = co->blobs->ops->local(co->blobs, &id, false, &path, err);
+    int rc = co->blobs->ops->local(co->blobs, &ref->id, false, &path, err);
     if (rc == -EAGAIN)
-        core_bring(co, &id);
+        core_bring(co, &ref->id);
     if (rc == 0) {
         rc = st_open(path, &st, err);
-        co->blobs->ops->let_go(co->blobs, &id); /* its header is read */
+        co->blobs->ops->let_go(co->blobs, &ref->id); /* its header is read */
         mem_free(path);
     }
     if (rc < 0)
@@ -77,7 +75,7 @@ static int init_apply(struct coordinator *co, struct job *j, struct task *t,
                       const Skerry__V1__ReportRequest *r, struct err *err)
 {
     uint32_t network = j->comp.paths[t->path].network, n = j->comp.networks[network].n_levels;
-    struct blob_ref made[COMPOSITION_LEVELS_MAX] = {{{0}, 0}};
+    struct blob_ref made[COMPOSITION_LEVELS_MAX] = {{.size = 0}};
     const struct module_rec *of[COMPOSITION_LEVELS_MAX] = {NULL};
     uint64_t params[COMPOSITION_LEVELS_MAX];
     int rc = 0;

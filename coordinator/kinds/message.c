@@ -26,9 +26,7 @@ Skerry__V1__Blob *message_blob(struct message *b, const struct blob_ref *ref)
 {
     Skerry__V1__Blob *m = message_need(b, sizeof(*m));
     char path[TICKET_PATH_MAX];
-    struct blob_id id;
-    memcpy(id.sha256, ref->sha256, 32);
-    blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size,
+    blob_http_ticket(b->co->blob_http, TICKET_GET, &ref->id, ref->size,
                      access_holder_worker(b->worker->id), path);
     const size_t len = strlen(path) + 1;
     char *url = message_need(b, len);

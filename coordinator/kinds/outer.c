@@ -6,27 +6,18 @@
 #include "common/outer/fold.h"
 #include "coordinator/outer/outer_exec.h"
 
-/* The order in ReportRequest.contributions. */
-enum { FULL, DELTA, AVERAGE, TARGET, MOMENTUM, SQUARES, FILES };
-
-static Skerry__V1__Blob *blob_of(struct message *b, const struct outer_blob *o)
-{
-    struct blob_ref *ref = o->bytes > 0 ? message_need(b, sizeof(*ref)) : NULL;
-    if (ref == NULL)
-        return NULL;
-    ref->size = o->bytes;
-    memcpy(ref->sha256, o->sha256, sizeof(ref->sha256));
-    return message_blob(b, ref);
-}
+/* In ReportRequest.contributions: the version's, without a buffer, and the squares. */
+#define FILES (OUTER_BUFFER + 1)
 
 static Skerry__V1__OuterInput *input_of(struct message *b, const struct outer_step *s,
                                         const struct outer_contribution *c)
 {
     Skerry__V1__OuterInput *in = message_new(b, &skerry__v1__outer_input__descriptor);
-    in->blob = blob_of(b, &c->blob);
+    in->blob = message_blob_or_null(b, &c->blob);
     in->codec = (char *)(uintptr_t)codec_name(c->codec); /* only read */
     in->from = c->from;
-    in->from_full = c->from < s->base && c->codec == CODEC_F32 ? blob_of(b, &c->from_full) : NULL;
+    in->from_full =
+        c->from < s->base && c->codec == CODEC_F32 ? message_blob_or_null(b, &c->from_full) : NULL;
     in->weight = c->weight;
     return in;
 }
@@ -41,10 +32,10 @@ static void outer_message(struct message *b, Skerry__V1__Task *msg)
         return;
     t->module_id = s->module_id;
     t->version = s->base;
-    t->full = blob_of(b, &s->full);
-    t->average = blob_of(b, &s->ema);
-    t->target = blob_of(b, &s->target);
-    t->momentum = blob_of(b, &s->mom);
+    t->full = message_blob_or_null(b, &s->old[OUTER_FULL]);
+    t->average = message_blob_or_null(b, &s->old[OUTER_EMA]);
+    t->target = message_blob_or_null(b, &s->old[OUTER_TARGET]);
+    t->momentum = message_blob_or_null(b, &s->old[OUTER_MOMENTUM]);
     t->inputs = message_need(b, s->n_contributions * sizeof(*t->inputs));
     for (size_t i = 0; i < s->n_contributions && !b->failed; i++)
         t->inputs[t->n_inputs++] = input_of(b, s, &s->contributions[i]);
@@ -67,22 +58,17 @@ static double row_of(const Skerry__V1__ReportRequest *r, const char *name)
 static int outer_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    struct blob_ref files[FILES];
-    struct outer_claim claim;
-    struct outer_blob *const to[FILES] = {&claim.full,   &claim.delta, &claim.ema,
-                                          &claim.target, &claim.mom,   &claim.squares};
+    struct outer_claim claim = {0};
     if (r->n_contributions == 0)
         return folds_claim(co, j, t, NULL, r->text, err);
     if (r->n_contributions != FILES)
         return err_set(err, -EINVAL, "the result of OUTER has %zu files, expected %d",
                        r->n_contributions, FILES);
     for (size_t i = 0; i < FILES; i++) {
-        int rc =
-            result_blob(co, r->contributions[i]->blob, "a file of the version", &files[i], err);
+        struct blob_ref *to = i < OUTER_BUFFER ? &claim.made[i] : &claim.squares;
+        int rc = result_blob(co, r->contributions[i]->blob, "a file of the version", to, err);
         if (rc < 0)
             return rc;
-        to[i]->bytes = files[i].size;
-        memcpy(to[i]->sha256, files[i].sha256, sizeof(to[i]->sha256));
     }
     claim.delta_norm = row_of(r, "delta_norm");
     claim.step_norm = row_of(r, "step_norm");

@@ -18,8 +18,7 @@ int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *w
     if (size != b->size)
         return err_set(err, -EINVAL, "%s has %llu bytes in the store, the report says %llu", what,
                        (unsigned long long)size, (unsigned long long)b->size);
-    memcpy(ret->sha256, id.sha256, 32);
-    ret->size = size;
+    *ret = (struct blob_ref){.id = id, .size = size};
     return 0;
 }
 

@@ -134,11 +134,6 @@ static int velocity_apply(struct coordinator *co, struct job *j, struct task *t,
     return rc;
 }
 
-static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
-{
-    return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
-}
-
 static void forget(struct coordinator *co, const struct task *t)
 {
     if (task_is_open(t))
@@ -155,7 +150,7 @@ static const struct task *find(struct coordinator *co, uint64_t parent, uint32_t
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];
         if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path &&
-            same_blob(&t->velocity.input, input))
+            blob_ref_equal(&t->velocity.input, input))
             return t;
     }
     return NULL;

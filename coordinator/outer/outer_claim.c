@@ -31,7 +31,7 @@ enum whose {
 
 /* A file with holes: the pieces of a blob that are checked, at their offsets in the blob. */
 struct part {
-    const struct outer_blob *blob;
+    const struct blob_ref *blob;
     enum whose whose;
     bool coded; /* a contribution or a delta; else one float per parameter */
     struct wire_info want;
@@ -123,19 +123,17 @@ static int ask_all(struct look *l, ask_fn fn, size_t n, struct err *err)
 
 /* ---- files ---- */
 
-static int read_blob(struct look *l, const struct outer_blob *b, uint64_t from, void *data,
+static int read_blob(struct look *l, const struct blob_ref *b, uint64_t from, void *data,
                      size_t len, struct err *err)
 {
-    struct blob_id id;
-    memcpy(id.sha256, b->sha256, sizeof(id.sha256));
-    return l->store->ops->read(l->store, &id, from, data, len, err);
+    return l->store->ops->read(l->store, &b->id, from, data, len, err);
 }
 
 static int put(const struct part *p, const void *data, size_t len, uint64_t at, struct err *err)
 {
     const int fd = open(p->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     int rc = fd < 0 ? err_errno(err, "opening %s", p->path) : 0;
-    if (rc == 0 && ftruncate(fd, (off_t)p->blob->bytes) < 0)
+    if (rc == 0 && ftruncate(fd, (off_t)p->blob->size) < 0)
         rc = err_errno(err, "making %s", p->path);
     if (rc == 0)
         rc = file_pwrite_all(fd, data, len, at, p->path, err);
@@ -146,18 +144,18 @@ static int put(const struct part *p, const void *data, size_t len, uint64_t at, 
 
 /* The header of a blob, mem_free it: usually in one request, for the first `guess` bytes.  A header
  * of more than `most` bytes is refused. */
-static int read_header(struct look *l, const struct outer_blob *b, size_t guess, size_t most,
+static int read_header(struct look *l, const struct blob_ref *b, size_t guess, size_t most,
                        uint8_t **ret, size_t *ret_len, struct err *err)
 {
-    size_t got = b->bytes < guess ? (size_t)b->bytes : guess;
+    size_t got = b->size < guess ? (size_t)b->size : guess;
     uint64_t length = 0;
     uint8_t *data = mem_alloc(guess), *more;
     int rc = read_blob(l, b, 0, data, got, err);
     for (int i = 8; rc == 0 && i-- > 0;)
         length = length << 8 | data[i];
-    if (rc == 0 && (length > most || length + sizeof(length) > b->bytes))
+    if (rc == 0 && (length > most || length + sizeof(length) > b->size))
         rc = err_set(err, -ERR_FORMAT, "a file of %llu bytes has a header of %llu bytes",
-                     (unsigned long long)b->bytes, (unsigned long long)length);
+                     (unsigned long long)b->size, (unsigned long long)length);
     length += sizeof(length);
     if (rc == 0 && length > got && !(more = mem_try((size_t)length)))
         rc = err_set(err, -ENOMEM, "no memory for a header of %llu bytes",
@@ -196,7 +194,7 @@ static int our_header(struct look *l, const struct part *p, struct buf *ret, uin
 {
     if (p->coded)
         return wire_header(&p->want, &l->layout, ret, ret_bytes, err);
-    *ret_bytes = p->blob->bytes; /* add_flat() has checked it */
+    *ret_bytes = p->blob->size; /* add_flat() has checked it */
     return buf_append(ret, l->layout.header, (size_t)l->layout.st.payload) < 0
                ? err_set(err, -ENOMEM, "no memory for a header")
                : 0;
@@ -223,7 +221,7 @@ static int begin_part(struct look *l, size_t i, struct err *err)
     uint64_t bytes = 0;
     buf_init(&ours, ST_HEADER_MAX + 16);
     int rc = our_header(l, p, &ours, &bytes, err);
-    if (rc == 0 && p->whose != CLAIMED && bytes == p->blob->bytes)
+    if (rc == 0 && p->whose != CLAIMED && bytes == p->blob->size)
         rc = put(p, ours.data, ours.len, 0, err);
     else if (rc == 0)
         rc = their_header(l, p, &ours, err);
@@ -234,10 +232,10 @@ static int begin_part(struct look *l, size_t i, struct err *err)
 static int bring(struct look *l, size_t i, struct err *err)
 {
     const struct piece *p = &l->pieces[i];
-    const struct outer_blob *b = p->of->blob;
-    if (p->from > b->bytes || p->len > b->bytes - p->from)
+    const struct blob_ref *b = p->of->blob;
+    if (p->from > b->size || p->len > b->size - p->from)
         return err_set(err, -ERR_FORMAT, "a file of %llu bytes is cut short",
-                       (unsigned long long)b->bytes);
+                       (unsigned long long)b->size);
     uint8_t *data = mem_alloc(p->len);
     int rc = read_blob(l, b, p->from, data, p->len, err);
     if (rc == 0)
@@ -246,8 +244,7 @@ static int bring(struct look *l, size_t i, struct err *err)
     return rc;
 }
 
-static struct part *add(struct look *l, enum whose whose, const struct outer_blob *b,
-                        const char **at)
+static struct part *add(struct look *l, enum whose whose, const struct blob_ref *b, const char **at)
 {
     struct part *p = &l->parts[l->n_parts];
     p->whose = whose;
@@ -257,21 +254,21 @@ static struct part *add(struct look *l, enum whose whose, const struct outer_blo
     return p;
 }
 
-/* Adds a file of one float per parameter; bytes 0: there is none, and *at stays. */
-static int add_flat(struct look *l, enum whose whose, const struct outer_blob *b, const char **at,
+/* Adds a file of one float per parameter; size 0: there is none, and *at stays. */
+static int add_flat(struct look *l, enum whose whose, const struct blob_ref *b, const char **at,
                     struct err *err)
 {
-    const uint64_t want = l->s->full.bytes;
-    if (b->bytes > 0 && b->bytes != want)
+    const uint64_t want = l->s->old[OUTER_FULL].size;
+    if (b->size > 0 && b->size != want)
         return err_set(err, -ERR_FORMAT,
                        "a file has %llu bytes, expected %llu, the size of a version",
-                       (unsigned long long)b->bytes, (unsigned long long)want);
-    if (b->bytes > 0)
+                       (unsigned long long)b->size, (unsigned long long)want);
+    if (b->size > 0)
         (void)add(l, whose, b, at);
     return 0;
 }
 
-static void add_coded(struct look *l, enum whose whose, const struct outer_blob *b,
+static void add_coded(struct look *l, enum whose whose, const struct blob_ref *b,
                       const struct wire_info *want, const char **at)
 {
     struct part *p = add(l, whose, b, at);
@@ -337,10 +334,10 @@ static int choose(struct look *l, struct err *err)
     l->n_rows = l->s->n_contributions + l->s->keep_norm;
     while (all > 0 && l->n_cells < OUTER_CLAIM_CELLS)
         add_cell(l, draw(all));
-    if (l->s->claim.squares.bytes != l->n_rows * all * sizeof(double))
+    if (l->s->claim.squares.size != l->n_rows * all * sizeof(double))
         return err_set(err, -ERR_FORMAT,
                        "the file of norms has %llu bytes, which is not the right size",
-                       (unsigned long long)l->s->claim.squares.bytes);
+                       (unsigned long long)l->s->claim.squares.size);
     return 0;
 }
 
@@ -475,21 +472,21 @@ static int add_all(struct look *l, struct fold_step *step, struct err *err)
                                     .version = s->base + 1};
     const struct {
         enum whose whose;
-        const struct outer_blob *blob;
+        const struct blob_ref *blob;
         const char **at;
-    } flat[] = {{OURS, &s->full, &step->full},
-                {OURS, &s->ema, &step->ema},
-                {OURS, &s->target, &step->target},
-                {OURS, &s->mom, &step->mom},
-                {CLAIMED, &s->claim.full, &step->full_out},
-                {CLAIMED, &s->claim.ema, &step->ema_out},
-                {CLAIMED, &s->claim.target, &step->target_out},
-                {CLAIMED, &s->claim.mom, &step->mom_out}};
+    } flat[] = {{OURS, &s->old[OUTER_FULL], &step->full},
+                {OURS, &s->old[OUTER_EMA], &step->ema},
+                {OURS, &s->old[OUTER_TARGET], &step->target},
+                {OURS, &s->old[OUTER_MOMENTUM], &step->mom},
+                {CLAIMED, &s->claim.made[OUTER_FULL], &step->full_out},
+                {CLAIMED, &s->claim.made[OUTER_EMA], &step->ema_out},
+                {CLAIMED, &s->claim.made[OUTER_TARGET], &step->target_out},
+                {CLAIMED, &s->claim.made[OUTER_MOMENTUM], &step->mom_out}};
     int rc = 0;
     for (size_t i = 0; i < sizeof(flat) / sizeof(flat[0]) && rc == 0; i++)
         rc = add_flat(l, flat[i].whose, flat[i].blob, flat[i].at, err);
     if (rc == 0)
-        add_coded(l, CLAIMED, &s->claim.delta, &delta, &step->delta_out);
+        add_coded(l, CLAIMED, &s->claim.made[OUTER_DELTA], &delta, &step->delta_out);
     return rc == 0 ? add_inputs(l, step->full, err) : rc;
 }
 
@@ -540,17 +537,13 @@ int outer_claim_look(struct blobstore *store, const struct outer_step *s,
     return rc;
 }
 
-static bool same(const struct outer_blob *a, const struct outer_blob *b)
-{
-    return a->bytes == b->bytes && memcmp(a->sha256, b->sha256, sizeof(a->sha256)) == 0;
-}
-
 bool outer_claim_is_false(const struct outer_step *s)
 {
     for (size_t i = 0; i < s->n_contributions; i++)
         if (s->contributions[i].refused || s->contributions[i].shrink != 1)
             return false;
-    return !same(&s->new_full, &s->claim.full) || !same(&s->new_delta, &s->claim.delta) ||
-           !same(&s->new_ema, &s->claim.ema) || !same(&s->new_target, &s->claim.target) ||
-           !same(&s->new_mom, &s->claim.mom);
+    for (int i = 0; i < outer_blobs(true); i++)
+        if (!blob_ref_equal(&s->made[i], &s->claim.made[i]))
+            return true;
+    return false;
 }

@@ -14,8 +14,8 @@ struct pool;
 
 struct outer_pair {
     uint64_t module_id, from; /* the version that both began with */
-    struct outer_blob full;   /* of version from; of any version if the codec is not f32 */
-    struct outer_blob a, b;
+    struct blob_ref full;     /* of version from; of any version if the codec is not f32 */
+    struct blob_ref a, b;
     enum codec codec;
 };
 

@@ -100,16 +100,14 @@ static int find_input(struct outer_early *e, const struct blob_id *id, int *ret_
 /* Waits for the first bytes of a contribution. */
 static int open_input(struct outer_early *e, size_t i, struct err *err)
 {
-    const struct outer_blob *blob = &e->run.step->contributions[i].blob;
+    const struct blob_ref *blob = &e->run.step->contributions[i].blob;
     struct input *in = &e->inputs[i];
     const uint64_t since_ms = clock_now_ms();
-    struct blob_id id;
     int rc = stopped(e, err);
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
     in->early = e;
-    in->source = (struct wire_source){.fd = -1, .bytes = blob->bytes, .await = await, .arg = in};
+    in->source = (struct wire_source){.fd = -1, .bytes = blob->size, .await = await, .arg = in};
     while (rc == 0) {
-        const int found = find_input(e, &id, &in->source.fd, err);
+        const int found = find_input(e, &blob->id, &in->source.fd, err);
         if (found != -ERR_NOTFOUND)
             return found;
         rc = pause_for(e, since_ms, err);
@@ -304,11 +302,6 @@ int outer_early_delta(struct outer_exec *exec, const char *state_dir, struct gro
     return rc;
 }
 
-static bool same_blob(const struct outer_blob *a, const struct outer_blob *b)
-{
-    return a->bytes == b->bytes && memcmp(a->sha256, b->sha256, sizeof a->sha256) == 0;
-}
-
 /* Do the steps read and write the same, as far as it is known before contributions are judged? */
 static bool alike(const struct outer_step *a, const struct outer_step *b)
 {
@@ -316,13 +309,13 @@ static bool alike(const struct outer_step *a, const struct outer_step *b)
                 a->to_store == b->to_store && !b->claimed && a->down == b->down && a->lr == b->lr &&
                 a->momentum == b->momentum && a->ema_decay == b->ema_decay &&
                 a->scale == b->scale && a->keep_norm == b->keep_norm && a->delay == b->delay &&
-                same_blob(&a->full, &b->full) && same_blob(&a->ema, &b->ema) &&
-                same_blob(&a->target, &b->target) && same_blob(&a->mom, &b->mom) &&
                 a->n_contributions == b->n_contributions;
+    for (int i = 0; same && i < OUTER_FILES; i++)
+        same = blob_ref_equal(&a->old[i], &b->old[i]);
     for (size_t i = 0; same && i < a->n_contributions; i++) {
         const struct outer_contribution *x = &a->contributions[i], *y = &b->contributions[i];
-        same = same_blob(&x->blob, &y->blob) && x->codec == y->codec && x->from == y->from &&
-               same_blob(&x->from_full, &y->from_full);
+        same = blob_ref_equal(&x->blob, &y->blob) && x->codec == y->codec && x->from == y->from &&
+               blob_ref_equal(&x->from_full, &y->from_full);
     }
     return same;
 }

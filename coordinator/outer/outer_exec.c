@@ -42,7 +42,6 @@ static int check_intact(struct outer_run *r, size_t i, struct err *err)
 {
     struct outer_step *s = r->step;
     struct outer_contribution *c = &s->contributions[i];
-    struct blob_id id;
     int rc = -ERR_HASH;
     if (r->blobs[i])
         rc = outer_verify_blob(r->exec->seen, r->exec->store, r->blobs[i], &c->blob, "it", err);
@@ -51,10 +50,9 @@ static int check_intact(struct outer_run *r, size_t i, struct err *err)
             outer_verify_blob(r->exec->seen, r->exec->store, r->froms[i], &c->from_full, "it", err);
     if (rc != -ERR_HASH)
         return rc;
-    memcpy(id.sha256, c->blob.sha256, sizeof id.sha256);
     c->damaged = true;
     refuse(c, "it was damaged on the coordinator's disk");
-    return r->exec->store->ops->remove(r->exec->store, &id, err);
+    return r->exec->store->ops->remove(r->exec->store, &c->blob.id, err);
 }
 
 static int check_one(struct outer_run *r, size_t i, struct err *err)
@@ -115,9 +113,10 @@ static int cos_momentum(struct outer_run *r, const struct fold_judged *judged, s
 {
     const struct fold_origin origin = outer_run_origin(r, i);
     double dot = 0, square = 0;
-    if (r->mom == NULL)
+    if (r->in[OUTER_MOMENTUM] == NULL)
         return 0;
-    int rc = fold_dot(r->blobs[i], &origin, r->mom, NULL, r->step->module_id, &dot, &square, err);
+    int rc = fold_dot(r->blobs[i], &origin, r->in[OUTER_MOMENTUM], NULL, r->step->module_id, &dot,
+                      &square, err);
     *ret_any = square > 0;
     *ret = *ret_any ? dot / (judged[i].norm * sqrt(square)) : 0;
     return rc;
@@ -177,11 +176,11 @@ static int apply_verdict(struct outer_run *r, const struct fold_judged *judged, 
 static struct fold_past word_of(struct outer_run *r)
 {
     const struct outer_step *s = r->step;
-    const struct fold_origin origin = {s->word.codec, s->base, r->full};
+    const struct fold_origin origin = {s->word.codec, s->base, r->in[OUTER_FULL]};
     struct fold_norm norm;
     struct err err = {0};
     char *path = NULL;
-    if (s->word.blob.bytes == 0)
+    if (!blob_ref_is_set(&s->word.blob))
         return (struct fold_past){s->word.norm, (double)s->word.samples};
     int rc = outer_run_blob(r->exec, &s->word.blob, &path, &err);
     if (rc == 0 && path != NULL)
@@ -281,28 +280,11 @@ static bool stopping(void *arg)
     return pool_stopping(r->exec->pool);
 }
 
-static int adopt(struct outer_run *r, const char *path, const struct fold_file *file,
-                 struct outer_blob *ret, struct err *err)
-{
-    struct blob_id id;
-    memcpy(id.sha256, file->sha256, sizeof id.sha256);
-    struct blobstore *store = r->exec->store;
-    int rc = store->ops->adopt(store, path, &id, file->bytes, err);
-    if (rc < 0)
-        return rc;
-    memcpy(ret->sha256, file->sha256, sizeof ret->sha256);
-    ret->bytes = file->bytes;
-    return 0;
-}
-
 /* Removes result files that did not become blobs; blobs without a name are garbage. */
 static void remove_made(const struct outer_run *r)
 {
-    const char *const made[] = {r->full_out, r->delta_out, r->ema_out};
-    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
-        (void)file_remove(made[i], NULL);
-    for (int i = 0; r->step->to_store && i < 2; i++)
-        (void)file_remove(i == 0 ? r->target_out : r->mom_out, NULL);
+    for (int i = 0; i < outer_blobs(r->step->to_store); i++)
+        (void)file_remove(r->out[i], NULL);
 }
 
 static int fold(struct outer_run *r, struct fold_result *result, struct err *err)
@@ -325,7 +307,8 @@ static int fold_finite(struct outer_run *r, struct fold_result *result, struct e
     struct outer_step *s = r->step;
     int rc = fold(r, result, err);
     if (rc == -ERANGE) {
-        const char *const from[] = {r->full, r->target, r->mom, r->buf};
+        const char *const from[] = {r->in[OUTER_FULL], r->in[OUTER_TARGET], r->in[OUTER_MOMENTUM],
+                                    r->in[OUTER_BUFFER]};
         const int ours = outer_verify_finite(from, 4, err);
         rc = ours < 0 ? ours : rc;
     }
@@ -344,49 +327,29 @@ static int fold_finite(struct outer_run *r, struct fold_result *result, struct e
     return rc;
 }
 
-/* Notes the hashes of the written files for the next step, which reads them. */
-static void note_written(const struct outer_run *r, const struct fold_result *f)
-{
-    struct seen *seen = r->exec->seen;
-    seen_note(seen, r->full_out, f->full.sha256);
-    seen_note(seen, r->ema_out, f->ema.sha256);
-    seen_note(seen, r->target_out, f->target.sha256);
-    seen_note(seen, r->mom_out, f->mom.sha256);
-    if (f->buf.bytes > 0)
-        seen_note(seen, r->buf_out, f->buf.sha256);
-}
-
-static struct outer_blob on_record(const struct fold_file *f)
-{
-    struct outer_blob b = {.bytes = f->bytes};
-    memcpy(b.sha256, f->sha256, sizeof b.sha256);
-    return b;
-}
-
-/* Puts the files of the next version in their places. */
+/* Puts the files of the next version in their places, with their hashes noted for the next step,
+ * which reads them. */
 static int keep(struct outer_run *r, const struct fold_result *f, struct err *err)
 {
+    const struct fold_file *const files[OUTER_FILES] = {&f->full,   &f->delta, &f->ema,
+                                                        &f->target, &f->mom,   &f->buf};
     struct outer_step *s = r->step;
-    struct outer_blob full, delta, ema, target = on_record(&f->target), mom = on_record(&f->mom);
-    int rc = adopt(r, r->ema_out, &f->ema, &ema, err);
-    if (rc == 0)
-        rc = adopt(r, r->delta_out, &f->delta, &delta, err);
-    if (rc == 0)
-        rc = adopt(r, r->full_out, &f->full, &full, err);
-    if (rc == 0 && s->to_store)
-        rc = adopt(r, r->target_out, &f->target, &target, err);
-    if (rc == 0 && s->to_store)
-        rc = adopt(r, r->mom_out, &f->mom, &mom, err);
+    struct blobstore *store = r->exec->store;
+    struct blob_ref made[OUTER_FILES];
+    int rc = 0;
+    for (int i = 0; i < OUTER_FILES; i++) {
+        made[i].size = files[i]->bytes;
+        memcpy(made[i].sha256, files[i]->sha256, sizeof made[i].sha256);
+        if (i != OUTER_DELTA && blob_ref_is_set(&made[i]))
+            seen_note(r->exec->seen, r->out[i], made[i].sha256);
+    }
+    for (int i = 0; i < outer_blobs(s->to_store) && rc == 0; i++)
+        rc = store->ops->adopt(store, r->out[i], &made[i].id, made[i].size, err);
     if (rc == 0 && !s->to_store)
-        rc = outer_run_save_state(r, f, err);
+        rc = outer_run_save_state(r, made, err);
     if (rc < 0)
         return rc;
-    s->new_full = full;
-    s->new_delta = delta;
-    s->new_ema = ema;
-    s->new_target = target;
-    s->new_mom = mom;
-    s->new_buf = on_record(&f->buf);
+    memcpy(s->made, made, sizeof s->made);
     s->used_scale = f->scale;
     s->delta_norm = f->delta_norm;
     s->step_norm = f->step_norm;
@@ -405,8 +368,6 @@ static int run_step(struct outer_run *r, struct err *err)
     if (rc < 0)
         return rc;
     rc = fold_finite(r, &f, err);
-    if (rc == 0)
-        note_written(r, &f);
     if (rc == 0)
         rc = keep(r, &f, err);
     if (rc < 0)
@@ -440,11 +401,7 @@ static int believe(struct outer_run *r, struct err *err)
     r->params = look.params;
     if ((rc = judge_claim(r, err)) < 0)
         return rc;
-    s->new_full = s->claim.full;
-    s->new_delta = s->claim.delta;
-    s->new_ema = s->claim.ema;
-    s->new_target = s->claim.target;
-    s->new_mom = s->claim.mom;
+    memcpy(s->made, s->claim.made, sizeof s->made);
     s->used_ema_decay = like.ema_decay;
     s->used_scale = look.scale;
     s->delta_norm = s->claim.delta_norm;
@@ -591,8 +548,7 @@ static void clear_results(struct outer_step *s)
 {
     s->rc = 0;
     s->reason[0] = '\0';
-    s->new_full = s->new_delta = s->new_ema = (struct outer_blob){0};
-    s->new_target = s->new_mom = s->new_buf = (struct outer_blob){0};
+    memset(s->made, 0, sizeof s->made);
     s->doubt = 0;
     s->early = s->false_claim = false;
     clear_verdicts(s);

@@ -36,10 +36,10 @@
 #define COORDINATOR_OUTER_EXEC_H
 
 #include "common/base/base.h"
+#include "common/net/blobstore.h"
 #include "common/outer/coding.h"
 #include "common/outer/fold_judge.h"
 
-struct blobstore;
 struct loop;
 struct outer_exec;
 
@@ -47,20 +47,32 @@ struct outer_exec;
 #define OUTER_QUEUE_MAX 256
 #define OUTER_CONTRIBUTIONS_MAX 256
 
-struct outer_blob {
-    uint8_t sha256[32];
-    uint64_t bytes; /* 0: none */
+/* The files of a version. */
+enum outer_file {
+    OUTER_FULL,
+    OUTER_DELTA, /* from the version before */
+    OUTER_EMA,
+    OUTER_TARGET, /* from here on the optimiser's state: these two may be blobs */
+    OUTER_MOMENTUM,
+    OUTER_BUFFER, /* of a delayed momentum; never a blob */
+    OUTER_FILES
 };
+
+/* How many of a version's files are in the blob store. */
+static inline int outer_blobs(bool stored)
+{
+    return stored ? OUTER_BUFFER : OUTER_TARGET;
+}
 
 struct outer_contribution {
     uint64_t tag;    /* the caller's, for example a task id */
     uint64_t sender; /* worker id */
-    struct outer_blob blob;
+    struct blob_ref blob;
     enum codec codec;
     /* The version it starts from, and the full file of that version if it is older than the step's
-     * base (bytes 0: not kept; only codec f32 needs it). */
+     * base (size 0: not kept; only codec f32 needs it). */
     uint64_t from;
-    struct outer_blob from_full;
+    struct blob_ref from_full;
     uint64_t samples; /* it was trained on; for the record */
     double weight;    /* > 0; only the ratio to the others matters; fold_judge.h and fold_share.h
                          may reduce it */
@@ -76,9 +88,9 @@ struct outer_contribution {
 
 /* The files that a worker says a step yields; all are in the blob store. */
 struct outer_claim {
-    struct outer_blob full, delta, ema, target, mom;
-    struct outer_blob squares; /* doubles: squared norms of all cells of each contribution; with
-                                  keep_norm also of their mean */
+    struct blob_ref made[OUTER_FILES]; /* without the buffer */
+    struct blob_ref squares; /* doubles: squared norms of all cells of each contribution; with
+                                keep_norm also of their mean */
     double delta_norm, step_norm, residual_norm; /* for the record */
 };
 
@@ -86,15 +98,15 @@ struct outer_claim {
  * belong to the executor between outer_submit and done. */
 struct outer_step {
     uint64_t job_id, module_id;
-    uint64_t base;                      /* v */
-    char *state_dir;                    /* the module's; made if missing */
-    struct outer_blob full, ema;        /* version v; ema.bytes 0: none yet (v = 0) */
-    struct outer_blob before, delta;    /* v - 1, and from it to v; bytes 0: not kept */
-    struct outer_blob target, mom, buf; /* the state at v; bytes 0: no hash is on record */
-    bool stored;                        /* target and mom are in the blob store, not in state_dir */
-    bool fresh;                         /* v has no state, like version 0 */
-    bool to_store;                      /* put target and mom of v + 1 there; excludes a delay */
-    bool claimed;                       /* a worker has made it; implies stored and to_store */
+    uint64_t base;                    /* v */
+    char *state_dir;                  /* the module's; made if missing */
+    struct blob_ref old[OUTER_FILES]; /* version v's; size 0: there is none (v = 0), it is not kept
+                                         (delta), or no hash is on record (state) */
+    struct blob_ref before;           /* v - 1; size 0: not kept */
+    bool stored;                      /* the state is in the blob store, not in state_dir */
+    bool fresh;                       /* v has no state, like version 0 */
+    bool to_store;                    /* put the state of v + 1 there; excludes a delay */
+    bool claimed;                     /* a worker has made it; implies stored and to_store */
     struct outer_claim claim;
     enum codec down;                /* the job's wire.down */
     double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
@@ -113,9 +125,8 @@ struct outer_step {
 
     /* results */
     int rc; /* 0 or negative; verdicts are valid unless rc is a fault of ours (outer_done_fn) */
-    char reason[1024];                              /* why it failed */
-    struct outer_blob new_full, new_delta, new_ema; /* in the blob store */
-    struct outer_blob new_target, new_mom, new_buf; /* in state_dir */
+    char reason[1024];                 /* why it failed */
+    struct blob_ref made[OUTER_FILES]; /* those that are not in the blob store are in state_dir */
     double delta_norm, step_norm, residual_norm;
     uint64_t params;
     unsigned accepted;

@@ -6,13 +6,22 @@
 #include "common/outer/layout.h"
 #include "coordinator/outer/outer_verify.h"
 
+static const char *const names[OUTER_FILES] = {"full",   "delta",    "ema",
+                                               "target", "momentum", "buffer"};
+static const char *const what_old[OUTER_FILES] = {
+    [OUTER_EMA] = "the EMA to start from",
+    [OUTER_TARGET] = "the outer optimiser's target",
+    [OUTER_MOMENTUM] = "the outer optimiser's momentum",
+    [OUTER_BUFFER] = "the outer optimiser's buffer",
+};
+
 /* ---- paths ---- */
 
-int outer_run_blob(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
+int outer_run_blob(const struct outer_exec *e, const struct blob_ref *blob, char **ret_path,
                    struct err *err)
 {
     char *path = NULL;
-    int rc = blob->bytes ? outer_hold(e->store, blob, &path, err) : 0;
+    int rc = blob_ref_is_set(blob) ? outer_hold(e->store, blob, &path, err) : 0;
     if (rc == -ERR_NOTFOUND || rc == -ERR_HASH)
         rc = 0;
     if (rc == 0)
@@ -23,11 +32,12 @@ int outer_run_blob(const struct outer_exec *e, const struct outer_blob *blob, ch
 static int find_blobs(struct outer_run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
-    int rc = outer_hold_base(r->exec->store, s, &r->full, err);
+    const struct blob_ref *ema = &s->old[OUTER_EMA];
+    int rc = outer_hold_base(r->exec->store, s, &r->in[OUTER_FULL], err);
     if (rc == 0)
-        rc = outer_run_blob(r->exec, &s->ema, &r->ema, err);
-    if (rc == 0 && s->ema.bytes && !r->ema)
-        rc = outer_missing(err, "the EMA to start from", &s->ema);
+        rc = outer_run_blob(r->exec, ema, &r->in[OUTER_EMA], err);
+    if (rc == 0 && blob_ref_is_set(ema) && !r->in[OUTER_EMA])
+        rc = outer_missing(err, what_old[OUTER_EMA], ema);
     for (size_t i = 0; rc == 0 && i < s->n_contributions; i++) {
         const struct outer_contribution *c = &s->contributions[i];
         const bool needs = c->from != s->base && c->codec == CODEC_F32;
@@ -52,14 +62,14 @@ static char *name_of(const struct outer_step *s, const char *what, uint64_t vers
 
 /* Fetches a file if our disk is not the one to which it was written, or has damaged it. */
 static int bring(const struct outer_run *r, const char *what, const char *path,
-                 const struct outer_blob *blob, struct err *err)
+                 const struct blob_ref *blob, struct err *err)
 {
     struct blobstore *store = r->exec->store;
     if (!path || !store->ops->fetch || outer_verify(r->exec->seen, path, blob, what, NULL) == 0)
         return 0;
     char *name = name_of(r->step, what, r->step->base);
     const bool damaged = file_exists(path);
-    const int rc = store->ops->fetch(store, name, path, blob->sha256, blob->bytes, err);
+    const int rc = store->ops->fetch(store, name, path, blob->sha256, blob->size, err);
     mem_free(name);
     if (rc == 0 && damaged)
         log_warn("outer",
@@ -70,80 +80,65 @@ static int bring(const struct outer_run *r, const char *what, const char *path,
 }
 
 static int save(const struct outer_run *r, const char *what, const char *path,
-                const struct fold_file *file, struct err *err)
+                const struct blob_ref *file, struct err *err)
 {
     struct blobstore *store = r->exec->store;
-    if (!store->ops->save || file->bytes == 0)
+    if (!store->ops->save || !blob_ref_is_set(file))
         return 0;
     char *name = name_of(r->step, what, r->step->base + 1);
-    const int rc = store->ops->save(store, name, path, file->sha256, file->bytes, err);
+    const int rc = store->ops->save(store, name, path, file->sha256, file->size, err);
     mem_free(name);
     return rc;
 }
 
 static int bring_state(const struct outer_run *r, struct err *err)
 {
-    const struct outer_step *s = r->step;
-    int rc = bring(r, "target", r->target, &s->target, err);
-    if (rc == 0)
-        rc = bring(r, "momentum", r->mom, &s->mom, err);
-    return rc == 0 ? bring(r, "buffer", r->buf, &s->buf, err) : rc;
+    int rc = 0;
+    for (int i = OUTER_TARGET; i < OUTER_FILES && rc == 0; i++)
+        rc = bring(r, names[i], r->in[i], &r->step->old[i], err);
+    return rc;
 }
 
-int outer_run_save_state(const struct outer_run *r, const struct fold_result *f, struct err *err)
+int outer_run_save_state(const struct outer_run *r, const struct blob_ref made[OUTER_FILES],
+                         struct err *err)
 {
-    int rc = save(r, "target", r->target_out, &f->target, err);
-    if (rc == 0)
-        rc = save(r, "momentum", r->mom_out, &f->mom, err);
-    return rc == 0 ? save(r, "buffer", r->buf_out, &f->buf, err) : rc;
+    int rc = 0;
+    for (int i = OUTER_TARGET; i < OUTER_FILES && rc == 0; i++)
+        rc = save(r, names[i], r->out[i], &made[i], err);
+    return rc;
 }
 
 int outer_run_open(struct outer_run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
-    const uint64_t next = s->base + 1;
     int rc = file_mkdirs(s->state_dir, 0700, err);
     if (rc == 0)
         rc = find_blobs(r, err);
+    for (int i = OUTER_TARGET; s->stored && i < outer_blobs(true) && rc == 0; i++) {
+        rc = outer_run_blob(r->exec, &s->old[i], &r->in[i], err);
+        if (rc == 0 && !r->in[i])
+            rc = outer_missing(err, "the outer optimiser's state", &s->old[i]);
+    }
     if (rc < 0)
         return rc;
-    if (s->stored) {
-        rc = outer_run_blob(r->exec, &s->target, &r->target, err);
-        if (rc == 0)
-            rc = outer_run_blob(r->exec, &s->mom, &r->mom, err);
-        if (rc == 0 && (!r->target || !r->mom))
-            rc =
-                outer_missing(err, "the outer optimiser's state", r->target ? &s->mom : &s->target);
-        if (rc < 0)
-            return rc;
-    } else if (s->base > 0 && !s->fresh) {
-        r->target = outer_state_file(s->state_dir, "target", s->base);
-        r->mom = outer_state_file(s->state_dir, "momentum", s->base);
-        r->buf = s->delay > 1 ? outer_state_file(s->state_dir, "buffer", s->base) : NULL;
-    }
-    r->target_out = outer_state_file(s->state_dir, "target", next);
-    r->mom_out = outer_state_file(s->state_dir, "momentum", next);
-    r->buf_out = outer_state_file(s->state_dir, "buffer", next);
-    r->full_out = outer_state_file(s->state_dir, "full", next);
-    r->delta_out = outer_state_file(s->state_dir, "delta", next);
-    r->ema_out = outer_state_file(s->state_dir, "ema", next);
+    if (!s->stored && s->base > 0 && !s->fresh)
+        for (int i = OUTER_TARGET; i < (s->delay > 1 ? OUTER_FILES : OUTER_BUFFER); i++)
+            r->in[i] = outer_state_file(s->state_dir, names[i], s->base);
+    for (int i = 0; i < OUTER_FILES; i++)
+        r->out[i] = outer_state_file(s->state_dir, names[i], s->base + 1);
     return s->stored ? 0 : bring_state(r, err);
 }
 
 void outer_run_close(struct outer_run *r)
 {
     const struct outer_step *s = r->step;
-    if (s->stored) {
-        outer_let_go(r->exec->store, &s->target, r->target);
-        outer_let_go(r->exec->store, &s->mom, r->mom);
-        r->target = r->mom = NULL;
+    for (int i = 0; i < OUTER_FILES; i++) {
+        if (i < outer_blobs(s->stored))
+            outer_let_go(r->exec->store, &s->old[i], r->in[i]);
+        else
+            mem_free(r->in[i]);
+        mem_free(r->out[i]);
     }
-    char *paths[] = {r->target,  r->mom,        r->buf,     r->full_out, r->delta_out,
-                     r->ema_out, r->target_out, r->mom_out, r->buf_out};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-        mem_free(paths[i]);
-    outer_let_go(r->exec->store, &s->full, r->full);
-    outer_let_go(r->exec->store, &s->ema, r->ema);
     for (size_t i = 0; i < s->n_contributions; i++) {
         outer_let_go(r->exec->store, &s->contributions[i].blob, r->blobs[i]);
         outer_let_go(r->exec->store, &s->contributions[i].from_full, r->froms[i]);
@@ -155,27 +150,23 @@ void outer_run_close(struct outer_run *r)
 struct fold_origin outer_run_origin(const struct outer_run *r, size_t i)
 {
     const struct outer_contribution *c = &r->step->contributions[i];
-    return (struct fold_origin){c->codec, c->from, r->froms[i] ? r->froms[i] : r->full};
+    return (struct fold_origin){c->codec, c->from, r->froms[i] ? r->froms[i] : r->in[OUTER_FULL]};
 }
 
 int outer_run_check_ours(const struct outer_run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
     struct layout layout = {0};
-    int rc = outer_verify_base(r->exec->seen, r->exec->store, s, r->full, err);
-    if (rc == 0 && r->ema)
-        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->ema, &s->ema,
-                               "the EMA to start from", err);
-    if (rc == 0 && r->target)
-        rc =
-            outer_verify(r->exec->seen, r->target, &s->target, "the outer optimiser's target", err);
-    if (rc == 0 && r->mom)
-        rc = outer_verify(r->exec->seen, r->mom, &s->mom, "the outer optimiser's momentum", err);
-    if (rc == 0 && r->buf)
-        rc = outer_verify(r->exec->seen, r->buf, &s->buf, "the outer optimiser's buffer", err);
+    int rc = outer_verify_base(r->exec->seen, r->exec->store, s, r->in[OUTER_FULL], err);
+    if (rc == 0 && r->in[OUTER_EMA])
+        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->in[OUTER_EMA], &s->old[OUTER_EMA],
+                               what_old[OUTER_EMA], err);
+    for (int i = OUTER_TARGET; i < OUTER_FILES && rc == 0; i++)
+        if (r->in[i])
+            rc = outer_verify(r->exec->seen, r->in[i], &s->old[i], what_old[i], err);
     if (rc < 0)
         return rc;
-    rc = layout_open(r->full, &layout, err);
+    rc = layout_open(r->in[OUTER_FULL], &layout, err);
     layout_release(&layout);
     return rc < 0 ? err_wrap(err, "the version to start from") : 0;
 }
@@ -208,16 +199,16 @@ struct fold_step outer_run_fold(const struct outer_run *r,
                                                           .norm = s->contributions[i].norm,
                                                           .shrink = s->contributions[i].shrink};
     step.inputs = inputs;
-    step.full = r->full;
-    step.ema = r->ema;
-    step.target = r->target;
-    step.mom = r->mom;
-    step.buf = r->buf;
-    step.full_out = r->full_out;
-    step.delta_out = r->delta_out;
-    step.ema_out = r->ema_out;
-    step.target_out = r->target_out;
-    step.mom_out = r->mom_out;
-    step.buf_out = r->buf_out;
+    step.full = r->in[OUTER_FULL];
+    step.ema = r->in[OUTER_EMA];
+    step.target = r->in[OUTER_TARGET];
+    step.mom = r->in[OUTER_MOMENTUM];
+    step.buf = r->in[OUTER_BUFFER];
+    step.full_out = r->out[OUTER_FULL];
+    step.delta_out = r->out[OUTER_DELTA];
+    step.ema_out = r->out[OUTER_EMA];
+    step.target_out = r->out[OUTER_TARGET];
+    step.mom_out = r->out[OUTER_MOMENTUM];
+    step.buf_out = r->out[OUTER_BUFFER];
     return step;
 }

@@ -28,8 +28,8 @@ struct outer_run {
     outer_done_fn done;
     struct outer_early *early; /* the same step, begun before; NULL: it was not */
     /* the executor thread's */
-    char *full, *ema, *target, *mom, *buf; /* inputs; NULL: none */
-    char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
+    char *in[OUTER_FILES];                /* version v's; NULL: none, or not needed (delta) */
+    char *out[OUTER_FILES];               /* version v + 1's */
     char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
     char *froms[OUTER_CONTRIBUTIONS_MAX]; /* paths of older versions from which they start; NULL */
     uint64_t params;                      /* parameters of the module */
@@ -42,7 +42,7 @@ void outer_run_close(struct outer_run *r);
 
 /* The local file of a blob, held until outer_let_go(); NULL: nobody has it, or its bytes differ.
  * Negative: the store cannot say now, which is not the blob's fault. */
-int outer_run_blob(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
+int outer_run_blob(const struct outer_exec *e, const struct blob_ref *blob, char **ret_path,
                    struct err *err);
 
 /* Our version and state must be intact and readable; if not, it is our fault alone. */
@@ -56,6 +56,7 @@ struct fold_step outer_run_fold(const struct outer_run *r,
                                 struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX]);
 
 /* Saves the state of v + 1 also in a store far away. */
-int outer_run_save_state(const struct outer_run *r, const struct fold_result *f, struct err *err);
+int outer_run_save_state(const struct outer_run *r, const struct blob_ref made[OUTER_FILES],
+                         struct err *err);
 
 #endif

@@ -6,17 +6,17 @@
 #include "common/net/blobstore.h"
 #include "common/outer/version.h"
 
-int outer_verify(struct seen *seen, const char *path, const struct outer_blob *want,
-                 const char *what, struct err *err)
+int outer_verify(struct seen *seen, const char *path, const struct blob_ref *want, const char *what,
+                 struct err *err)
 {
     uint8_t got[HASH_BYTES];
     uint64_t bytes = 0;
-    if (want->bytes == 0 || seen_lately(seen, path, want->sha256))
+    if (want->size == 0 || seen_lately(seen, path, want->sha256))
         return 0;
     int rc = hash_file(path, got, &bytes, err);
     if (rc < 0 && rc != -ENOENT && rc != -EIO) /* EIO: a sector cannot be read */
         return rc;
-    if (rc == 0 && bytes == want->bytes && hash_equal(got, want->sha256, HASH_BYTES)) {
+    if (rc == 0 && bytes == want->size && hash_equal(got, want->sha256, HASH_BYTES)) {
         seen_note(seen, path, got);
         return 0;
     }
@@ -26,14 +26,12 @@ int outer_verify(struct seen *seen, const char *path, const struct outer_blob *w
 }
 
 int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *path,
-                      const struct outer_blob *want, const char *what, struct err *err)
+                      const struct blob_ref *want, const char *what, struct err *err)
 {
-    struct blob_id id;
     const int rc = outer_verify(seen, path, want, what, err);
     if (rc != -ERR_HASH || !store->ops->renew)
         return rc;
-    memcpy(id.sha256, want->sha256, sizeof id.sha256);
-    const int renewed = store->ops->renew(store, &id, err);
+    const int renewed = store->ops->renew(store, &want->id, err);
     if (renewed == -ERR_NOTFOUND || renewed == -ERR_HASH)
         return outer_verify(seen, path, want, what, err); /* whose error names the file */
     if (renewed < 0)
@@ -59,23 +57,19 @@ int outer_verify_finite(const char *const *paths, size_t n, struct err *err)
     return 0;
 }
 
-int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err)
+int outer_hold(struct blobstore *store, const struct blob_ref *blob, char **ret, struct err *err)
 {
-    struct blob_id id;
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    return store->ops->local(store, &id, true, ret, err);
+    return store->ops->local(store, &blob->id, true, ret, err);
 }
 
-void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *path)
+void outer_let_go(struct blobstore *store, const struct blob_ref *blob, char *path)
 {
-    struct blob_id id;
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
     if (path)
-        store->ops->let_go(store, &id);
+        store->ops->let_go(store, &blob->id);
     mem_free(path);
 }
 
-int outer_missing(struct err *err, const char *what, const struct outer_blob *blob)
+int outer_missing(struct err *err, const char *what, const struct blob_ref *blob)
 {
     char hex[HASH_HEX_MAX];
     return err_set(err, -ERR_HASH, "%s is gone from the blob store, put it back from a copy: %s",
@@ -86,29 +80,28 @@ int outer_missing(struct err *err, const char *what, const struct outer_blob *bl
  * intact. */
 static int make_again(struct blobstore *store, const struct outer_step *s, struct err *err)
 {
-    struct blob_id id;
-    if (s->before.bytes == 0 || s->delta.bytes == 0)
+    const struct blob_ref *full = &s->old[OUTER_FULL], *step = &s->old[OUTER_DELTA];
+    if (!blob_ref_is_set(&s->before) || !blob_ref_is_set(step))
         return -ERR_NOTFOUND;
     char *before = NULL, *delta = NULL;
     char *made = outer_state_file(s->state_dir, "full", s->base);
-    memcpy(id.sha256, s->full.sha256, sizeof id.sha256);
     int rc = outer_hold(store, &s->before, &before, err);
     if (rc == 0)
-        rc = outer_hold(store, &s->delta, &delta, err);
+        rc = outer_hold(store, step, &delta, err);
     if (rc == 0)
-        rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, s->full.sha256,
-                                 NULL, err);
+        rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, full->sha256, NULL,
+                                 err);
     if (rc == 0)
         rc = file_sync_all(s->state_dir, err);
     if (rc == 0)
-        rc = store->ops->remove(store, &id, err);
+        rc = store->ops->remove(store, &full->id, err);
     if (rc == 0)
-        rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
+        rc = store->ops->adopt(store, made, &full->id, full->size, err);
     if (rc == 0)
         log_warn("outer", "version %llu of module %llu was damaged or gone and is made again",
                  (unsigned long long)s->base, (unsigned long long)s->module_id);
     outer_let_go(store, &s->before, before);
-    outer_let_go(store, &s->delta, delta);
+    outer_let_go(store, step, delta);
     mem_free(made);
     return rc;
 }
@@ -127,18 +120,19 @@ static int restore(struct blobstore *store, const struct outer_step *s, int lost
 int outer_hold_base(struct blobstore *store, const struct outer_step *s, char **ret,
                     struct err *err)
 {
-    int rc = outer_hold(store, &s->full, ret, err);
+    int rc = outer_hold(store, &s->old[OUTER_FULL], ret, err);
     if (rc != -ERR_NOTFOUND && rc != -ERR_HASH)
         return rc;
     rc = restore(store, s, rc, err);
     if (rc == -ERR_NOTFOUND)
-        return outer_missing(err, "the version to start from", &s->full);
-    return rc == 0 ? outer_hold(store, &s->full, ret, err) : rc;
+        return outer_missing(err, "the version to start from", &s->old[OUTER_FULL]);
+    return rc == 0 ? outer_hold(store, &s->old[OUTER_FULL], ret, err) : rc;
 }
 
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
                       const char *path, struct err *err)
 {
-    const int rc = outer_verify_blob(seen, store, path, &s->full, "the version to start from", err);
+    const int rc =
+        outer_verify_blob(seen, store, path, &s->old[OUTER_FULL], "the version to start from", err);
     return rc == -ERR_HASH ? restore(store, s, rc, err) : rc;
 }

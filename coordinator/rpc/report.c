@@ -178,9 +178,7 @@ static void take_trace(struct job *j, const struct task *t, const Skerry__V1__Re
 
 static bool is_gone(const struct coordinator *co, const struct blob_ref *b)
 {
-    struct blob_id id;
-    memcpy(id.sha256, b->sha256, sizeof(id.sha256));
-    return blob_ref_is_set(b) && !blobstore_has(co->blobs, &id, NULL);
+    return blob_ref_is_set(b) && !blobstore_has(co->blobs, &b->id, NULL);
 }
 
 /* Is an input of t no longer in our store?  Then its worker is not to blame. */

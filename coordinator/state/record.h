@@ -4,21 +4,10 @@
 #define COORDINATOR_RECORD_H
 
 #include "common/base/base.h"
+#include "common/net/blobstore.h"
 
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256
-
-/* A blob by name; size 0: none. */
-struct blob_ref {
-    uint8_t sha256[32];
-    uint64_t size;
-};
-
-/* Whether there is a blob. */
-static inline bool blob_ref_is_set(const struct blob_ref *b)
-{
-    return b->size != 0;
-}
 
 /* Round r of a path made version r + 1. */
 struct round_rec {

@@ -240,7 +240,7 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
 
 void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg)
 {
-    struct version_rec v = {.full = {{0xab, 0xcd}, 8}};
+    struct version_rec v = {.full = {.sha256 = {0xab, 0xcd}, .size = 8}};
     fn(arg, &v);
     v.version = 1;
     v.delta = v.full;

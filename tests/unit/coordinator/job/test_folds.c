@@ -37,7 +37,8 @@ static int folds_end(void **state)
 static struct job *begun(struct coordinator *co, const char *yaml)
 {
     struct job *j = add(&co->state, yaml);
-    module_add_version(job_edit_module(j, &j->modules[0]), &(struct version_rec){.full = {{1}, 1}});
+    module_add_version(job_edit_module(j, &j->modules[0]),
+                       &(struct version_rec){.full = {.sha256 = {1}, .size = 1}});
     return j;
 }
 
@@ -56,7 +57,7 @@ static void test_not_asked(void **state)
     struct job *j = add(&co->state, diloco);
     struct module_rec *m = module_memory(&j->modules[0]);
     expect(co, j, ""); /* there is no version yet */
-    module_add_version(m, &(struct version_rec){.full = {{1}, 1}});
+    module_add_version(m, &(struct version_rec){.full = {.sha256 = {1}, .size = 1}});
     m->outer_task = 7;
     expect(co, j, ""); /* one runs */
     m->outer_task = 0;
@@ -135,7 +136,8 @@ static void test_went_meanwhile(void **state)
     task_add_contribution(t, &(struct contribution){.module_id = m->id});
     assert_int_equal(query_waiting(&co->state, j, m), 1);
     for (uint64_t v = 1; v <= m->kept; v++)
-        folds_adopt(co, j, m, &(struct version_rec){.version = v, .full = {{1}, 10 + v}});
+        folds_adopt(co, j, m,
+                    &(struct version_rec){.version = v, .full = {.sha256 = {1}, .size = 10 + v}});
     folds_consider(co, j, m);
     assert_true(t->train.contributions[0].refused);
     assert_string_equal(t->reason, "version 0, which it began with, is not kept any more");
@@ -159,7 +161,8 @@ static void test_far_behind(void **state)
     j->spec.outer.where = JOB_WHERE_WORKER;
     job_edit_replica(j, 0, 0)->task_id = t->id;
     for (uint64_t v = 1; v < m->kept; v++)
-        module_add_version(m, &(struct version_rec){.version = v, .full = {{1}, 10 + v}});
+        module_add_version(
+            m, &(struct version_rec){.version = v, .full = {.sha256 = {1}, .size = 10 + v}});
     task_add_contribution(t,
                           &(struct contribution){.module_id = m->id, .base_version = m->version});
     job_edit_path(j, 0)->round = (uint32_t)m->version;
@@ -187,7 +190,7 @@ static void fill(struct coordinator *co)
     while (outer_pending(co->outer) < OUTER_QUEUE_MAX) {
         struct outer_step *s = mem_alloc(sizeof(*s));
         s->state_dir = str_printf("%s/outer/%u", co->opt.data_dir, outer_pending(co->outer));
-        s->full.bytes = s->lr = s->scale = s->min_accepted = s->n_contributions = 1;
+        s->old[OUTER_FULL].size = s->lr = s->scale = s->min_accepted = s->n_contributions = 1;
         s->contributions = mem_alloc_array(1, sizeof(*s->contributions));
         s->contributions[0].weight = 1;
         assert_int_equal(outer_submit(co->outer, s, forget, NULL), 0);
@@ -238,13 +241,16 @@ static void test_adopt(void **state)
     struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
     m->quorum_ms = m->retry_ms = m->outer_failures = 7;
     for (uint64_t v = 1; v < m->kept; v++)
-        folds_adopt(co, j, m, &(struct version_rec){.version = v, .full = {{1}, 10 + v}});
+        folds_adopt(co, j, m,
+                    &(struct version_rec){.version = v, .full = {.sha256 = {1}, .size = 10 + v}});
     assert_int_equal(m->quorum_ms + m->retry_ms + m->outer_failures, 0);
     assert_int_equal(co->n_garbage, 0); /* there was room for all */
     for (uint64_t v = 1; v <= 2; v++)
-        task_add_contribution(
-            t, &(struct contribution){.module_id = m->id, .version = v, .blob = {{2}, 20 + v}});
-    folds_adopt(co, j, m, &(struct version_rec){.version = m->kept, .full = {{1}, 10}});
+        task_add_contribution(t, &(struct contribution){.module_id = m->id,
+                                                        .version = v,
+                                                        .blob = {.sha256 = {2}, .size = 20 + v}});
+    folds_adopt(co, j, m,
+                &(struct version_rec){.version = m->kept, .full = {.sha256 = {1}, .size = 10}});
     assert_int_equal(co->n_garbage, 2);
     assert_int_equal(co->garbage[0].size, 1); /* the oldest version, and what was folded on it */
     assert_int_equal(co->garbage[1].size, 21);

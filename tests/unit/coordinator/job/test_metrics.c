@@ -299,6 +299,11 @@ static void test_steps(void **state)
     assert_int_equal(told.records[1].step, 10 * (rounds - 1)); /* of what was looked at */
 }
 
+static struct blob_ref named(uint8_t name)
+{
+    return (struct blob_ref){.sha256 = {name}, .size = 9};
+}
+
 static void serve(struct rig *r, uint8_t name, uint64_t bytes)
 {
     struct blob_id id = {.sha256 = {name}};
@@ -309,9 +314,9 @@ static void test_served(void **state)
 {
     struct rig *r = *state;
     struct job *j = put(r, yaml);
-    struct version_rec v = {.full = {{1}, 9}, .delta = {{2}, 9}, .ema = {{3}, 9}};
+    struct version_rec v = {.full = named(1), .delta = named(2), .ema = named(3)};
     module_add_version(job_edit_module(j, &j->modules[0]), &v);
-    job_edit_shard(j, 0)->blob = (struct blob_ref){{4}, 9};
+    job_edit_shard(j, 0)->blob = named(4);
     serve(r, 1, 100);
     assert_int_equal(j->peak_bytes, 0); /* whole ones go to workers that join */
     serve(r, 2, 10);
@@ -342,7 +347,7 @@ static void test_served_to_several(void **state)
                                "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 64}\n"
                                "train: {batch: 6}\nrecipe: {name: dipaco, levels: [2, 2]}\n"
                                "outer: {rounds: 3, steps: 2}\n");
-    struct version_rec v = {.full = {{1}, 9}};
+    struct version_rec v = {.full = named(1)};
     const struct module_rec *m = &j->modules[0];
     uint32_t crossing = 0;
     module_add_version(job_edit_module(j, m), &v);

@@ -8,18 +8,18 @@
 #include "coordinator/job/provenance.h"
 #include "coordinator/state/blobs.h"
 
-static struct outer_blob blob_of(uint8_t n)
+static struct blob_ref blob_of(uint8_t n)
 {
-    struct outer_blob b = {.bytes = 1000u + n};
+    struct blob_ref b = {.size = 1000u + n};
     memset(b.sha256, n, sizeof(b.sha256));
     return b;
 }
 
 static bool is_blob(const json_t *o, uint8_t n)
 {
-    const struct outer_blob want = blob_of(n);
+    const struct blob_ref want = blob_of(n);
     struct blob_ref got;
-    return blob_ref_read(o, &got) && got.size == want.bytes &&
+    return blob_ref_read(o, &got) && got.size == want.size &&
            memcmp(got.sha256, want.sha256, 32) == 0;
 }
 
@@ -49,13 +49,8 @@ static void fill(struct outer_step *s)
 {
     *s = (struct outer_step){
         .base = 7,
-        .full = blob_of(1),
-        .new_full = blob_of(2),
-        .new_delta = blob_of(3),
-        .new_ema = blob_of(4),
-        .new_target = blob_of(5),
-        .new_mom = blob_of(6),
-        .new_buf = blob_of(7),
+        .old[OUTER_FULL] = blob_of(1),
+        .made = {blob_of(2), blob_of(3), blob_of(4), blob_of(5), blob_of(6), blob_of(7)},
         .lr = 1.0 / 11,
         .momentum = 1.0 / 3,
         .used_ema_decay = 2.0 / 3,
@@ -161,7 +156,7 @@ static void test_many(void **state)
     for (size_t i = 0; i < OUTER_CONTRIBUTIONS_MAX; i++)
         c[i] = (struct outer_contribution){.tag = INT64_MAX,
                                            .sender = INT64_MAX,
-                                           .blob = {.bytes = INT64_MAX},
+                                           .blob = {.size = INT64_MAX},
                                            .samples = INT64_MAX,
                                            .weight = -DBL_MAX / 3,
                                            .share = -DBL_MIN / 3,

@@ -321,7 +321,7 @@ static struct task *done(struct coordinator *co, struct job *j, uint32_t r, uint
     t->seconds = 0.5f;
     t->loss_mean = 0.5f;
     t->train.waited_ms = 30;
-    t->train.moments = (struct blob_ref){{(uint8_t)(r + 1)}, 5};
+    t->train.moments = (struct blob_ref){.sha256 = {(uint8_t)(r + 1)}, .size = 5};
     task_add_contribution(t, &(struct contribution){.module_id = j->modules[0].id,
                                                     .version = version,
                                                     .samples = 12,

@@ -43,10 +43,10 @@ static int shelf_read(struct blobstore *base, const struct blob_id *id, uint64_t
     return err_set(err, -ERR_NOTFOUND, "no such file on the shelf");
 }
 
-static struct outer_blob put(struct shelf *s, const char *path)
+static struct blob_ref put(struct shelf *s, const char *path)
 {
-    struct outer_blob b = {0};
-    assert_int_equal(hash_file(path, b.sha256, &b.bytes, NULL), 0);
+    struct blob_ref b = {0};
+    assert_int_equal(hash_file(path, b.sha256, &b.size, NULL), 0);
     memcpy(s->files[s->n].id.sha256, b.sha256, sizeof(b.sha256));
     s->files[s->n++].path = path;
     return b;
@@ -115,7 +115,7 @@ static void claim(struct bench *b, enum codec up)
     b->shelf.n = 0;
     b->s = (struct outer_step){.module_id = MODULE,
                                .state_dir = b->f.dir,
-                               .full = put(&b->shelf, b->f.full),
+                               .old[OUTER_FULL] = put(&b->shelf, b->f.full),
                                .down = CODEC_E3M0,
                                .keep_norm = b->step.keep_norm,
                                .contributions = b->given,
@@ -125,9 +125,8 @@ static void claim(struct bench *b, enum codec up)
                                                   .codec = up,
                                                   .samples = 8,
                                                   .weight = b->in[i].weight};
-    struct outer_blob *const to[OUTS] = {&c->full, &c->delta, &c->ema, &c->target, &c->mom};
     for (size_t i = 0; i < OUTS; i++)
-        *to[i] = put(&b->shelf, b->out.path[i]);
+        c->made[i] = put(&b->shelf, b->out.path[i]);
     c->squares = put(&b->shelf, b->squares);
 }
 

@@ -47,21 +47,21 @@ static int end(void **state)
     return 0;
 }
 
-static struct outer_blob put(struct bench *b, const char *path)
+static struct blob_ref put(struct bench *b, const char *path)
 {
-    struct outer_blob ret;
+    struct blob_ref ret;
     struct blob_id id;
     struct buf data;
     assert_int_equal(file_read(path, 64 << 20, &data, NULL), 0);
     assert_int_equal(blob_put(b->store, data.data, data.len, &id, NULL), 0);
-    ret.bytes = data.len;
+    ret.size = data.len;
     memcpy(ret.sha256, id.sha256, sizeof(ret.sha256));
     buf_release(&data);
     return ret;
 }
 
 /* A phase that moved every weight by scale times what the seed draws. */
-static struct outer_blob phase(struct bench *b, enum codec codec, uint64_t seed, float scale)
+static struct blob_ref phase(struct bench *b, enum codec codec, uint64_t seed, float scale)
 {
     char *path = fx_path(&b->f, "phase");
     float *theta = fx_array();
@@ -69,7 +69,7 @@ static struct outer_blob phase(struct bench *b, enum codec codec, uint64_t seed,
     for (size_t i = 0; i < PARAMS; i++)
         theta[i] += b->f.theta[i];
     fx_contribute(b->f.full, 0, theta, codec, 8, path);
-    struct outer_blob ret = put(b, path);
+    struct blob_ref ret = put(b, path);
     free(theta);
     mem_free(path);
     return ret;
@@ -97,8 +97,8 @@ static int compare(struct bench *b, const struct outer_pair *pairs, size_t n)
     return b->rc;
 }
 
-static struct outer_pair pair(struct bench *b, enum codec codec, struct outer_blob x,
-                              struct outer_blob y)
+static struct outer_pair pair(struct bench *b, enum codec codec, struct blob_ref x,
+                              struct blob_ref y)
 {
     return (struct outer_pair){MODULE, 0, put(b, b->f.full), x, y, codec};
 }
@@ -117,7 +117,7 @@ static void distances(void **state)
     static const enum codec codecs[] = {CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_E3M0};
     struct bench *b = *state;
     for (size_t k = 0; k < sizeof(codecs) / sizeof(codecs[0]); k++) {
-        const struct outer_blob honest = phase(b, codecs[k], 5, 0.01f);
+        const struct blob_ref honest = phase(b, codecs[k], 5, 0.01f);
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             const struct outer_pair p =
                 pair(b, codecs[k], phase(b, codecs[k], cases[i].seed, cases[i].scale), honest);
@@ -132,8 +132,8 @@ static void distances(void **state)
 static void the_worst_counts(void **state)
 {
     struct bench *b = *state;
-    const struct outer_blob a = phase(b, CODEC_BF16, 5, 0.01f), none = phase(b, CODEC_BF16, 5, 0),
-                            other = phase(b, CODEC_BF16, 6, 0.01f);
+    const struct blob_ref a = phase(b, CODEC_BF16, 5, 0.01f), none = phase(b, CODEC_BF16, 5, 0),
+                          other = phase(b, CODEC_BF16, 6, 0.01f);
     struct outer_pair p[3] = {pair(b, CODEC_BF16, a, a), pair(b, CODEC_BF16, other, a),
                               pair(b, CODEC_BF16, none, none)};
     assert_int_equal(compare(b, p, 3), 0);
@@ -149,7 +149,7 @@ static void the_worst_counts(void **state)
 static void what_cannot_be_compared(void **state)
 {
     struct bench *b = *state;
-    const struct outer_blob a = phase(b, CODEC_BF16, 5, 0.01f), full = put(b, b->f.full);
+    const struct blob_ref a = phase(b, CODEC_BF16, 5, 0.01f), full = put(b, b->f.full);
     struct outer_pair p = pair(b, CODEC_BF16, a, full);
     assert_true(compare(b, &p, 1) < 0 && b->why[0] != '\0');
     p = pair(b, CODEC_BF16, a, a);

@@ -16,7 +16,7 @@
 /* A contribution on its way up. */
 struct upload {
     struct buf whole;
-    struct outer_blob blob;
+    struct blob_ref blob;
     struct blob_writer *writer; /* NULL: not begun, or ended */
 };
 
@@ -26,7 +26,7 @@ struct rig {
     struct blobstore *store;
     struct outer_exec *exec;
     char *state_dir;
-    struct outer_blob full, ema, target, mom;
+    struct blob_ref files[OUTER_FILES];
     uint64_t version;
     struct upload up[K];
     unsigned done;
@@ -52,8 +52,8 @@ static void rig_begin(struct rig *r)
     assert_int_equal(outer_exec_new(r->loop, r->store, 2, &r->exec, &err), 0);
     assert_int_equal(file_read(r->f.full, 64 << 20, &b, &err), 0);
     assert_int_equal(blob_put(r->store, b.data, b.len, &id, &err), 0);
-    memcpy(r->full.sha256, id.sha256, 32);
-    r->full.bytes = b.len;
+    memcpy(r->files[OUTER_FULL].sha256, id.sha256, 32);
+    r->files[OUTER_FULL].size = b.len;
     buf_release(&b);
     mem_free(blobs);
 }
@@ -85,7 +85,7 @@ static void contribute(struct rig *r, const float *sizes)
     struct blob_id id;
     char *full, *path = fx_path(&r->f, "c");
     float *theta = fx_array(), *end = fx_array();
-    memcpy(id.sha256, r->full.sha256, 32);
+    memcpy(id.sha256, r->files[OUTER_FULL].sha256, 32);
     assert_int_equal(r->store->ops->local(r->store, &id, false, &full, &err), 0);
     fx_read_flat(full, theta);
     for (size_t i = 0; i < K; i++) {
@@ -97,7 +97,7 @@ static void contribute(struct rig *r, const float *sizes)
         buf_release(&u->whole);
         assert_int_equal(file_read(path, 64 << 20, &u->whole, &err), 0);
         hash_sha256(u->whole.data, u->whole.len, u->blob.sha256);
-        u->blob.bytes = u->whole.len;
+        u->blob.size = u->whole.len;
     }
     free(theta);
     free(end);
@@ -141,16 +141,13 @@ static struct outer_step *make_step(struct rig *r)
                              .base = r->version,
                              .scale = 1,
                              .state_dir = str_dup(r->state_dir),
-                             .full = r->full,
-                             .ema = r->ema,
-                             .target = r->target,
-                             .mom = r->mom,
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,
                              .ema_decay = 0.9,
                              .min_accepted = 2,
                              .arg = r};
+    memcpy(s->old, r->files, sizeof s->old);
     s->contributions = mem_alloc_array(K, sizeof *s->contributions);
     s->n_contributions = K;
     for (size_t i = 0; i < K; i++)
@@ -177,10 +174,7 @@ static void run(struct rig *r, struct outer_step *s)
 static void record(struct rig *r, const struct outer_step *s)
 {
     r->version++;
-    r->full = s->new_full;
-    r->target = s->new_target;
-    r->mom = s->new_mom;
-    r->ema = s->new_ema;
+    memcpy(r->files, s->made, sizeof s->made);
 }
 
 static void step_free(struct outer_step *s)
@@ -191,11 +185,7 @@ static void step_free(struct outer_step *s)
 
 static void same_results(const struct outer_step *a, const struct outer_step *b)
 {
-    assert_memory_equal(&a->new_full, &b->new_full, sizeof a->new_full);
-    assert_memory_equal(&a->new_delta, &b->new_delta, sizeof a->new_delta);
-    assert_memory_equal(&a->new_ema, &b->new_ema, sizeof a->new_ema);
-    assert_memory_equal(&a->new_target, &b->new_target, sizeof a->new_target);
-    assert_memory_equal(&a->new_mom, &b->new_mom, sizeof a->new_mom);
+    assert_memory_equal(a->made, b->made, sizeof a->made);
     assert_true(a->delta_norm == b->delta_norm && a->residual_norm == b->residual_norm);
 }
 
@@ -217,7 +207,7 @@ static struct growing *begin_early(struct rig *r)
 }
 
 /* The whole of what is sent of a delta, put in order, has the hash of the version's. */
-static void expect_delta(struct rig *r, struct growing *g, const struct outer_blob *delta)
+static void expect_delta(struct rig *r, struct growing *g, const struct blob_ref *delta)
 {
     struct err err = {0};
     const size_t n = (size_t)growing_length(g);
@@ -231,7 +221,7 @@ static void expect_delta(struct rig *r, struct growing *g, const struct outer_bl
     char *from = fx_path(&r->f, "sent"), *to = fx_path(&r->f, "restored");
     assert_int_equal(file_write_put(from, sent, n, 0600, &err), 0);
     assert_int_equal(growing_restore(from, to, got, &bytes, &err), 0);
-    assert_int_equal(bytes, delta->bytes);
+    assert_int_equal(bytes, delta->size);
     assert_memory_equal(got, delta->sha256, 32);
     mem_free(from);
     mem_free(to);
@@ -261,7 +251,7 @@ static void test_taken(void **state)
         run(&r, got);
         assert_true(got->early);
         same_results(got, want);
-        expect_delta(&r, g, &got->new_delta);
+        expect_delta(&r, g, &got->made[OUTER_DELTA]);
         record(&r, got);
         growing_drop(g);
         step_free(want);

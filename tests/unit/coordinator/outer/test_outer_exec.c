@@ -18,27 +18,27 @@ struct rig {
     struct blobstore *store;
     struct outer_exec *exec;
     char *state_dir;
-    struct outer_blob full, ema, before, delta, target, mom;
+    struct blob_ref files[OUTER_FILES], before;
     uint64_t version;
     unsigned done;
 };
 
-static struct outer_blob put(struct rig *r, const char *path)
+static struct blob_ref put(struct rig *r, const char *path)
 {
     struct err err = {0};
-    struct outer_blob blob;
+    struct blob_ref blob;
     struct blob_id id;
     struct buf b;
     assert_int_equal(file_read(path, 64 << 20, &b, &err), 0);
     if (blob_put(r->store, b.data, b.len, &id, &err) < 0)
         fail_msg("%s", err.msg);
     memcpy(blob.sha256, id.sha256, 32);
-    blob.bytes = b.len;
+    blob.size = b.len;
     buf_release(&b);
     return blob;
 }
 
-static void get_path(const struct rig *r, const struct outer_blob *blob, char path[4096])
+static void get_path(const struct rig *r, const struct blob_ref *blob, char path[4096])
 {
     struct blob_id id;
     memcpy(id.sha256, blob->sha256, 32);
@@ -56,7 +56,7 @@ static void rig_begin(struct rig *r)
     assert_int_equal(loop_new(&r->loop, &err), 0);
     assert_int_equal(blob_dir_open(blobs, 0, &r->store, &err), 0);
     assert_int_equal(outer_exec_new(r->loop, r->store, 2, &r->exec, &err), 0);
-    r->full = put(r, r->f.full);
+    r->files[OUTER_FULL] = put(r, r->f.full);
     mem_free(blobs);
 }
 
@@ -70,25 +70,25 @@ static void rig_end(struct rig *r)
 }
 
 /* A contribution of noise to the version at hand. */
-static struct outer_blob noise_as(struct rig *r, uint64_t seed, float size, uint64_t samples,
-                                  enum codec codec)
+static struct blob_ref noise_as(struct rig *r, uint64_t seed, float size, uint64_t samples,
+                                enum codec codec)
 {
     char full[4096], *path = fx_path(&r->f, "c");
     float *theta = fx_array(), *end = fx_array();
-    get_path(r, &r->full, full);
+    get_path(r, &r->files[OUTER_FULL], full);
     fx_read_flat(full, theta);
     fx_normal(1000 * r->version + seed, size, end);
     for (size_t i = 0; i < PARAMS; i++)
         end[i] += theta[i];
     fx_contribute(full, r->version, end, codec, samples, path);
-    const struct outer_blob blob = put(r, path);
+    const struct blob_ref blob = put(r, path);
     free(theta);
     free(end);
     mem_free(path);
     return blob;
 }
 
-static struct outer_blob noise(struct rig *r, uint64_t seed, float size, uint64_t samples)
+static struct blob_ref noise(struct rig *r, uint64_t seed, float size, uint64_t samples)
 {
     return noise_as(r, seed, size, samples, CODEC_E3M0);
 }
@@ -101,18 +101,14 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
                              .base = r->version,
                              .scale = 1,
                              .state_dir = str_dup(r->state_dir),
-                             .full = r->full,
-                             .ema = r->ema,
                              .before = r->before,
-                             .delta = r->delta,
-                             .target = r->target,
-                             .mom = r->mom,
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,
                              .ema_decay = 0.9,
                              .min_accepted = 2,
                              .arg = r};
+    memcpy(s->old, r->files, sizeof s->old);
     s->contributions = mem_alloc_array(K, sizeof *s->contributions);
     s->n_contributions = K;
     for (size_t c = 0; c < K; c++)
@@ -156,12 +152,8 @@ static void record(struct rig *r, const struct outer_step *s)
     if (s->rc < 0)
         fail_msg("%s", s->reason);
     r->version++;
-    r->before = r->full;
-    r->full = s->new_full;
-    r->delta = s->new_delta;
-    r->target = s->new_target;
-    r->mom = s->new_mom;
-    r->ema = s->new_ema;
+    r->before = r->files[OUTER_FULL];
+    memcpy(r->files, s->made, sizeof s->made);
     assert_int_equal(outer_state_prune(r->state_dir, r->version, &err), 0);
 }
 
@@ -197,13 +189,12 @@ static void test_rounds(void **state)
         char path[4096];
         uint8_t hash[HASH_BYTES];
         struct err err = {0};
-        const struct outer_blob *blobs[3] = {&s->new_full, &s->new_delta, &s->new_ema};
-        for (size_t i = 0; i < 3; i++) {
-            get_path(&r, blobs[i], path);
+        for (int i = 0; i < outer_blobs(false); i++) {
+            get_path(&r, &s->made[i], path);
             uint64_t size = 0;
             assert_int_equal(hash_file(path, hash, &size, &err), 0);
-            assert_memory_equal(hash, blobs[i]->sha256, HASH_BYTES);
-            assert_int_equal(size, blobs[i]->bytes);
+            assert_memory_equal(hash, s->made[i].sha256, HASH_BYTES);
+            assert_int_equal(size, s->made[i].size);
         }
         step_free(s);
     }
@@ -221,9 +212,7 @@ static void test_redo(void **state)
     run(&r, second);
     assert_int_equal(first->rc, 0);
     assert_int_equal(second->rc, 0);
-    assert_memory_equal(&first->new_full, &second->new_full, sizeof first->new_full);
-    assert_memory_equal(&first->new_delta, &second->new_delta, sizeof first->new_delta);
-    assert_memory_equal(&first->new_ema, &second->new_ema, sizeof first->new_ema);
+    assert_memory_equal(first->made, second->made, sizeof first->made);
     step_free(first);
     step_free(second);
     rig_end(&r);
@@ -356,8 +345,7 @@ static void test_share_cap(void **state)
     struct outer_step *again = make_step(&r, alike);
     put_weights(again, used, 1);
     run(&r, again);
-    assert_memory_equal(again->new_full.sha256, s->new_full.sha256, 32);
-    assert_memory_equal(again->new_mom.sha256, s->new_mom.sha256, 32);
+    assert_memory_equal(again->made, s->made, sizeof s->made);
     step_free(again);
     step_free(s);
     s = make_step(&r, (float[K]){0.01f, 0.01f, 0.01f, 1000});
@@ -424,8 +412,8 @@ static void test_missing(void **state)
     step_free(s);
     for (int ema = 0; ema < 2; ema++) { /* a person is told which file is to be put back */
         s = make_step(&r, alike);
-        s->ema.bytes = ema;
-        memset(ema ? s->ema.sha256 : s->full.sha256, 9, 32);
+        s->old[OUTER_EMA].size = (uint64_t)ema;
+        memset(s->old[ema ? OUTER_EMA : OUTER_FULL].sha256, 9, 32);
         run(&r, s);
         assert_int_equal(s->rc, -ERR_HASH);
         assert_non_null(strstr(s->reason, ema ? "the EMA to start from is gone"
@@ -617,10 +605,10 @@ static void lose_base(bool gone)
     run(&r, s);
     record(&r, s);
     step_free(s);
-    get_path(&r, &r.full, path);
-    memcpy(id.sha256, r.full.sha256, sizeof id.sha256);
+    get_path(&r, &r.files[OUTER_FULL], path);
+    id = r.files[OUTER_FULL].id;
     s = make_step(&r, alike);
-    s->before.bytes = 0;
+    s->before.size = 0;
     if (gone)
         assert_int_equal(r.store->ops->remove(r.store, &id, NULL), 0);
     else
@@ -682,7 +670,7 @@ static void test_bad_base(void **state)
     char *path = fx_path(&r.f, "base");
     struct outer_step *s = make_step(&r, alike);
     assert_int_equal(file_write_atomic(path, "{}", 2, 0600, &err), 0);
-    s->full = put(&r, path);
+    s->old[OUTER_FULL] = put(&r, path);
     run(&r, s);
     assert_int_equal(s->rc, -ERR_FORMAT);
     assert_non_null(strstr(s->reason, "the version to start from"));
@@ -711,7 +699,7 @@ static void test_base_is_not_finite(void **state)
             s->contributions[c].codec = codecs[i];
             s->contributions[c].blob = noise_as(&r, c, alike[c], 100 + c, codecs[i]);
         }
-        s->full = put(&r, path);
+        s->old[OUTER_FULL] = put(&r, path);
         run(&r, s);
         assert_int_equal(s->rc, -ERR_HASH);
         assert_non_null(strstr(s->reason, "no contribution is to blame"));

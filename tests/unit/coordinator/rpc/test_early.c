@@ -73,7 +73,7 @@ static struct contribution made(const struct rig *r, unsigned i, uint64_t size)
                                  .base_version = r->m->version,
                                  .samples = 12,
                                  .worker_id = r->w[i]->id,
-                                 .blob = {{(uint8_t)(i + 1), 9}, size}};
+                                 .blob = {.sha256 = {(uint8_t)(i + 1), 9}, .size = size}};
 }
 
 static bool announce(struct rig *r, unsigned i, uint64_t size)

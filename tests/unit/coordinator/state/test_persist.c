@@ -62,20 +62,20 @@ static struct job *fill_job(struct state *st)
     (void)str_copy(j->reason, sizeof(j->reason), "a 'reason'");
     job_add_class(j, "cat", 30);
     for (uint32_t i = 0; i < 3; i++)
-        *job_add_shard(j) = (struct shard_rec){.blob = {{(uint8_t)i}, 99},
+        *job_add_shard(j) = (struct shard_rec){.blob = {.sha256 = {(uint8_t)i}, .size = 99},
                                                .samples = 10 * (i == 2 ? 2 : 1),
                                                .tokens = 77,
                                                .holdout = i == 1,
-                                               .features = {{9}, i}};
+                                               .features = {.sha256 = {9}, .size = i}};
     assert_int_equal(ledger_new(rng_mix(3, 0), shards, 2, &j->ledgers[0], NULL), 0);
     assert_true(job_add_bad(j, "ab", "k", "broken", 1));
     j->bad_count = 1;
     for (uint64_t v = 0; v < 4; v++)
         module_add_version(job_edit_module(j, &j->modules[0]),
                            &(struct version_rec){.version = v + 3,
-                                                 .full = {{1}, 5},
-                                                 .delta = {{2}, 6},
-                                                 .ema = {{3}, 7},
+                                                 .full = {.sha256 = {1}, .size = 5},
+                                                 .delta = {.sha256 = {2}, .size = 6},
+                                                 .ema = {.sha256 = {3}, .size = 7},
                                                  .provenance = str_dup("{}"),
                                                  .at_unix_ms = 44});
     job_edit_module(j, &j->modules[0])->params = 1234;
@@ -97,7 +97,8 @@ static struct task *fill_task(struct state *st, struct job *j)
     t->n_ranges = ledger_take(j->ledgers[0], t->id, 25, 0, 3, t->ranges, 8);
     assert_true(t->n_ranges > 0);
     state_set_task_state(st, t, TASK_LEASED);
-    task_add_contribution(t, &(struct contribution){j->modules[0].id, 6, {{9}, 8}, true});
+    task_add_contribution(
+        t, &(struct contribution){j->modules[0].id, 6, {.sha256 = {9}, .size = 8}, true});
     job_edit_replica(j, 0, 2)->task_id = t->id;
     struct task *d = state_add_task(st, 0, j->id, TASK_SAMPLE);
     d->draw = (struct task_draw){0, 30, 3, 2, true, false, true, 1.75f, 1ull << 63, NULL};
@@ -528,9 +529,9 @@ static void add_version(struct state *st)
 {
     struct job *j = st->jobs[0];
     const struct version_rec v = {.version = 7,
-                                  .full = {{4}, 5},
-                                  .delta = {{5}, 6},
-                                  .ema = {{6}, 7},
+                                  .full = {.sha256 = {4}, .size = 5},
+                                  .delta = {.sha256 = {5}, .size = 6},
+                                  .ema = {.sha256 = {6}, .size = 7},
                                   .provenance = str_dup("{}"),
                                   .at_unix_ms = 44};
     module_add_version(job_edit_module(j, &j->modules[0]), &v);
@@ -575,7 +576,7 @@ static void add_found(struct state *st)
     assert_true(job_put_row(j, &r));
     r.value = 2;
     assert_true(job_put_row(j, &r)); /* in its place */
-    job_add_score(j, &(struct score_rec){0, 1, {{3}, 4}});
+    job_add_score(j, &(struct score_rec){0, 1, {.sha256 = {3}, .size = 4}});
     job_add_class(j, "dog", 3);
     assert_true(job_add_bad(j, "cd", "l", "broken, too", 1));
 }
@@ -591,7 +592,7 @@ static void drop_scores(struct state *st)
 {
     struct job *j = st->jobs[0];
     job_drop_scores(j);
-    job_add_score(j, &(struct score_rec){0, 2, {{5}, 4}});
+    job_add_score(j, &(struct score_rec){0, 2, {.sha256 = {5}, .size = 4}});
 }
 
 static bool scores_replaced(const struct state *st)
@@ -624,7 +625,8 @@ static bool round_saved(const struct state *st)
 static void add_grids(struct state *st)
 {
     for (uint64_t i = 0; i <= JOB_SAMPLES_MAX; i++)
-        (void)job_add_grid(st->jobs[0], &(struct grid_rec){.task_id = 50 + i, .blob = {{1}, 2}});
+        (void)job_add_grid(
+            st->jobs[0], &(struct grid_rec){.task_id = 50 + i, .blob = {.sha256 = {1}, .size = 2}});
 }
 
 static bool grids_saved(const struct state *st)
