@@ -15,11 +15,11 @@
 #include "common/base/log.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/folds.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/metrics.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
 #include "coordinator/rpc/early.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/metrics.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 

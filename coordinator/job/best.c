@@ -1,10 +1,10 @@
 #include "coordinator/job/best.h"
 
 #include "coordinator/job/draw.h"
-#include "coordinator/job/gc.h"
 #include "coordinator/job/guard.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/tasks.h"
 
 /* Takes best, which may be NULL. */
 static void drop(struct coordinator *co, const struct job *j, uint32_t path,

@@ -1,10 +1,10 @@
 #include "coordinator/job/draw.h"
 
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/shards.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/shards.h"
+#include "coordinator/work/tasks.h"
 
 #include "common/job/family.h"
 

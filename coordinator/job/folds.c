@@ -2,13 +2,13 @@
 
 #include <jansson.h>
 
-#include "coordinator/job/gc.h"
 #include "coordinator/job/leftover.h"
-#include "coordinator/job/member.h"
 #include "coordinator/job/provenance.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/spot_check.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/outer/outer_share.h"

@@ -2,10 +2,10 @@
 
 #include "coordinator/decide/failure.h"
 #include "coordinator/job/draw.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/rollback.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 static const struct module_rec *first_module(const struct job *j, uint32_t path)
 {

@@ -4,8 +4,8 @@
 
 #include "common/base/buf.h"
 #include "common/base/hash.h"
-#include "coordinator/job/query.h"
 #include "coordinator/state/blobs.h"
+#include "coordinator/work/query.h"
 
 #define PROVENANCE_MAX (256u << 10)
 #define LENIENT_AFTER 3 /* steps that failed in a row */

@@ -3,10 +3,10 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "coordinator/job/folds.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 /* Does the path have a round that could end? */
 static bool trains(const struct job *j, uint32_t path)

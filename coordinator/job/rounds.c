@@ -1,15 +1,15 @@
 #include "coordinator/job/rounds.h"
 
 #include "coordinator/decide/schedule.h"
-#include "coordinator/job/ahead.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/metrics.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/spot_check.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/ahead.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/metrics.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 #include "common/base/clock.h"
 

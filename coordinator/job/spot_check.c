@@ -1,10 +1,10 @@
 #include "coordinator/job/spot_check.h"
 
-#include "coordinator/job/gc.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/outer/outer_compare.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 #include "common/base/log.h"
 #include "common/job/family.h"

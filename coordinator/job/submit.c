@@ -1,8 +1,8 @@
 #include "coordinator/job/submit.h"
 
 #include "coordinator/job/flow.h"
-#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
+#include "coordinator/work/shards.h"
 
 #include "common/base/clock.h"
 #include "common/job/family.h"

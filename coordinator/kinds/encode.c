@@ -1,8 +1,8 @@
 /* ENCODE: turns a shard of images into a shard of their latents, which replaces it. */
 #include "coordinator/kinds/encode.h"
 
-#include "coordinator/job/gc.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/gc.h"
 
 static void encode_message(struct message *b, Skerry__V1__Task *msg)
 {

@@ -4,8 +4,8 @@
 #include "common/job/family.h"
 #include "coordinator/job/best.h"
 #include "coordinator/job/guard.h"
-#include "coordinator/job/metrics.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/metrics.h"
 
 static void eval_message(struct message *b, Skerry__V1__Task *msg)
 {

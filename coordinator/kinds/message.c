@@ -1,8 +1,8 @@
 #include "coordinator/kinds/message.h"
 
 #include "common/net/http/blob_http.h"
-#include "coordinator/job/ahead.h"
-#include "coordinator/job/query.h"
+#include "coordinator/work/ahead.h"
+#include "coordinator/work/query.h"
 
 void *message_need(struct message *b, size_t size)
 {

@@ -47,7 +47,7 @@ void message_job(struct message *b, Skerry__V1__Task *m);
 int message_module(struct coordinator *co, const struct job *j, const struct task *t,
                    const struct worker *w, const struct module_rec *m, struct pbmem *mem,
                    Skerry__V1__ModuleRef **ret, struct err *err);
-/* What w shall fetch while it waits (job/ahead.h); *ret NULL: nothing. */
+/* What w shall fetch while it waits (work/ahead.h); *ret NULL: nothing. */
 int message_ahead(struct coordinator *co, const struct worker *w, struct pbmem *mem,
                   Skerry__V1__Ahead **ret, struct err *err);
 

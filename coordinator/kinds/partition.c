@@ -2,10 +2,10 @@
 #include "coordinator/kinds/partition.h"
 
 #include "common/job/family.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/shards.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/shards.h"
 
 /* ---- FEATURE -------------------------------------------------------------- */
 

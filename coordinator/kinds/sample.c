@@ -6,11 +6,11 @@
 #include "coordinator/kinds/sample.h"
 
 #include "common/base/clock.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/poll.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 #include "common/job/family.h"
 

@@ -1,9 +1,9 @@
 #include "coordinator/kinds/snapshot.h"
 
 #include "common/job/family.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 /* Does the job want snapshots?  Fragments contribute within their phases instead. */
 static bool is_wanted(const struct job *j)

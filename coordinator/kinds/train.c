@@ -3,16 +3,16 @@
 #include "coordinator/kinds/train.h"
 
 #include "common/job/family.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/metrics.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
-#include "coordinator/job/shards.h"
 #include "coordinator/job/spot_check.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/kinds/snapshot.h"
 #include "coordinator/state/poll.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/metrics.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/shards.h"
+#include "coordinator/work/tasks.h"
 
 #define AHEAD_MAX 64 /* see TrainTask.ahead */
 #define CONTRIBUTIONS_MAX 64

@@ -1,17 +1,17 @@
 #include "coordinator/rpc/assign.h"
 
 #include "common/base/log.h"
-#include "coordinator/job/ahead.h"
 #include "coordinator/job/best.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/guard.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/spot_check.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/decide/schedule.h"
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/message.h"
+#include "coordinator/work/ahead.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
 #define BUSY_PATIENCE_MS 10000 /* and longer while that does something short: see patience_ms() */

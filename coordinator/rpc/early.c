@@ -5,10 +5,10 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "coordinator/job/folds.h"
-#include "coordinator/job/metrics.h"
-#include "coordinator/job/query.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/work/metrics.h"
+#include "coordinator/work/query.h"
 
 #define REPLICAS_MAX 32        /* each that waits for a delta has a connection */
 #define BYTES_MIN (256u << 10) /* of a contribution: the delta has about as many */

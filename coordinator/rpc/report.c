@@ -1,10 +1,10 @@
 #include "coordinator/rpc/report.h"
 
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 #include "common/base/hash.h"
 #include "proto/skerry.pb-c.h"

@@ -77,7 +77,7 @@ struct subscriber {
     void *arg;
 };
 
-/* A process that was refused as a copy of a worker that is here: state/twins.h. */
+/* A process that was refused as a copy of a worker that is here: work/twins.h. */
 struct twin {
     uint64_t worker_id, tried_ms;
     uint8_t instance[16];
@@ -139,7 +139,7 @@ struct coordinator {
     size_t n_doomed;
     struct twin twins[TWINS_MAX];
     bool sweeping, scrubbing;
-    uint8_t scrub_part;   /* the part to read next: job/scrub.h */
+    uint8_t scrub_part;   /* the part to read next: work/scrub.h */
     uint8_t damaged[256]; /* damaged blobs found in each part */
     bool velocities_old;  /* some VELOCITY tasks no longer have a sampler */
     bool untold;          /* some modules have versions that were not handed over */

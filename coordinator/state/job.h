@@ -198,7 +198,7 @@ struct job_times {
     unsigned found_of;
 };
 
-/* The cost of its workers' time in dollars, up to the ends of leases (job/cost.h). */
+/* The cost of its workers' time in dollars, up to the ends of leases (work/cost.h). */
 struct job_cost {
     double work;    /* under leases */
     double waiting; /* between them */

@@ -90,7 +90,7 @@ struct worker {
     int64_t revoked_unix_ms;  /* 0: not revoked */
     double price;             /* dollars per hour of its machine; 0: none given */
     uint64_t served;          /* job of its newest lease; 0: none */
-    int64_t since_unix_ms;    /* the time up to which it is charged (job/cost.h) */
+    int64_t since_unix_ms;    /* the time up to which it is charged (work/cost.h) */
     uint64_t since_ms;        /* (m) the same; 0: it was loaded, and is not back */
     uint64_t task_id;         /* the lease it holds; 0: none */
     struct verdict *verdicts; /* not yet sent or confirmed; up to VERDICTS_MAX */
@@ -126,14 +126,14 @@ struct worker {
     } held[64]; /* newest held per module */
     unsigned n_held;
     bool fetches_ahead; /* it fetches modules ahead while it waits */
-    bool named;         /* scratch of job/gone.h */
+    bool named;         /* scratch of work/gone.h */
     struct {
         uint64_t job_id; /* 0: it was told nothing yet */
         uint32_t path;
         uint64_t version; /* of the whole file it was last told to fetch: it may hold a part */
         uint64_t told;    /* hash of what it was last told to fetch; 0: nothing */
         bool due;         /* it has not finished that, as far as we know */
-    } ahead;              /* job/ahead.h */
+    } ahead;              /* work/ahead.h */
     char waiting_for[REASON_MAX];                  /* why it has no task */
     struct schedule_small small[WORKER_SMALL_MAX]; /* tasks too large for its memory; a ring */
     unsigned n_small;                              /* ever noted of its present process */

@@ -22,12 +22,12 @@
 #define COORDINATOR_VIEW_H
 
 #include "common/base/base.h"
-#include "coordinator/job/cost.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/submit.h"
-#include "coordinator/job/tokens.h"
 #include "coordinator/state/event.h"
 #include "coordinator/state/state.h"
+#include "coordinator/work/cost.h"
+#include "coordinator/work/tokens.h"
 
 struct coordinator;
 
@@ -370,7 +370,7 @@ struct view_token {
 typedef void (*view_token_fn)(void *arg, const struct view_token *t);
 /* In order of id. */
 void view_each_token(struct coordinator *co, view_token_fn fn, void *arg);
-/* See job/tokens.h. */
+/* See work/tokens.h. */
 int view_token_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
                     char ret_text[TOKEN_STRING_MAX], struct err *err);
 /* holder: who asks. */

@@ -1,10 +1,10 @@
 /* The tokens of view.h. */
 #include "common/base/clock.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tokens.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tokens.h"
 
 void view_each_token(struct coordinator *co, view_token_fn fn, void *arg)
 {

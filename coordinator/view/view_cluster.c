@@ -1,10 +1,10 @@
 /* The cluster's side of view.h: status, workers, tasks, and waits. */
 #include "common/base/base.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
-#include "coordinator/state/twins.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/twins.h"
 
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"

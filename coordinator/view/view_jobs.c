@@ -1,10 +1,10 @@
 /* The jobs' side of view.h. */
 #include "common/base/base.h"
 #include "coordinator/decide/lease.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/shards.h"
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"

@@ -1,9 +1,9 @@
 /* The grid's side of view.h: paths, partitions, and their figures. */
 #include "common/base/base.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/shards.h"
 
 #define LN2 0.69314718055994530942
 

@@ -3,13 +3,13 @@
 #include <jansson.h>
 
 #include "common/base/hash.h"
-#include "coordinator/job/gone.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/state/access.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "coordinator/work/gone.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "tests/sim/result.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/store.h"

@@ -12,6 +12,7 @@ ROOMS = [
      ["coordinator/http", "coordinator/rpc"],
      ["coordinator/view", "coordinator/kinds"],
      ["coordinator/job", "coordinator/ship"],
+     ["coordinator/work"],
      ["coordinator/state"],
      ["coordinator/outer", "coordinator/decide"]],
     [["worker"],

@@ -22,7 +22,7 @@ ELSEWHERE = {
     "coordinator/outer/outer_run.c": "test_outer_exec.c, test_outer_early.c",
     "coordinator/outer/outer_share.c": "test_outer_exec.c",
     "coordinator/outer/outer_verify.c": "test_outer_exec.c",
-    "coordinator/state/job.c": "test_persist.c, and all tests of coordinator/job",
+    "coordinator/state/job.c": "test_persist.c, and all tests of coordinator/job and work",
     "coordinator/http/http_access.c": "test_http_api.c, test_http_command.c",
     "coordinator/http/http_answer.c": "test_http_api.c, test_http_command.c",
     "common/net/blobstore.c": "a table: test_blob_dir.c, test_blob_s3.c",

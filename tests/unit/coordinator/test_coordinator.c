@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 
 #include "common/net/ticket.h"
-#include "coordinator/job/tokens.h"
 #include "coordinator/state/place.h"
+#include "coordinator/work/tokens.h"
 
 /* ---- what is refused ---- */
 

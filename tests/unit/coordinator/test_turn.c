@@ -1,10 +1,10 @@
 /* A turn: what waits for a commit leaves after it, in order, and not at all while it fails; while
  * the commit is under way the loop goes on.  A whole coordinator (rig.h). */
 #include "coordinator/turn.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/member.h"
 #include "tests/unit/coordinator/rig.h"
 #include "tests/unit/coordinator/slow_disk.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/member.h"
 
 #include <signal.h>
 #include <sys/resource.h>

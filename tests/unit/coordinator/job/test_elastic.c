@@ -2,9 +2,9 @@
  * (rig.h). */
 #include "tests/unit/coordinator/rig.h"
 
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 #define SPEC(recipe, outer)                                                                        \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \

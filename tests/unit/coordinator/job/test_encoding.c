@@ -1,7 +1,7 @@
 /* A job whose pictures are encoded before it trains: what must come with it, its ENCODE tasks, the
  * shards that take the place of the old ones, and the restart in the middle. */
-#include "coordinator/job/query.h"
 #include "coordinator/job/submit.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/rig.h"
 
 #include <sys/statvfs.h>

@@ -1,8 +1,8 @@
 /* How a job that cannot go on ends: marked where that is found, in the middle of whatever goes on,
  * and ended by the next turn, with everything that it had open.  A whole coordinator (rig.h). */
 #include "coordinator/job/flow.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/kinds/by_hand.h"
 
 static struct task *leased(struct rig *r, const struct fake *w)

@@ -1,8 +1,8 @@
 /* Outer steps: when one is not taken, and what a new version lets go. */
 #include "coordinator/job/folds.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/bare.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Jobs of several paths, networks and partitions from submit to their end, through lost
  * leases and restarts in every kind of task (grid.h). */
 #include "coordinator/job/draw.h"
-#include "coordinator/job/shards.h"
+#include "coordinator/work/shards.h"
 #include "tests/unit/coordinator/grid.h"
 
 static const char ddm[] = "name: ddm\nseed: 3\n"

@@ -1,6 +1,6 @@
 /* One poisoner of two replicas: what it sends, however it points, does not move what is learned.
  * A whole coordinator (rig.h); the loss is the distance to a known optimum. */
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/rig.h"
 
 static const char sync_yaml[] = "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"

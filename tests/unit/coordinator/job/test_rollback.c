@@ -2,9 +2,9 @@
 #include "tests/unit/coordinator/rig.h"
 
 #include "coordinator/job/folds.h"
-#include "coordinator/job/query.h"
 #include "coordinator/job/rollback.h"
 #include "coordinator/state/audit.h"
+#include "coordinator/work/query.h"
 
 #define SPEC(outer)                                                                                \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \

@@ -2,8 +2,8 @@
  * rounds get their next one.  A state without a coordinator (bare.h). */
 #include "coordinator/job/rounds.h"
 
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/over_data.h"
 
 #define ELASTIC(more)                                                                              \

@@ -3,7 +3,7 @@
  */
 #include "tests/unit/coordinator/rig.h"
 
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/tasks.h"
 
 #define SPEC(outer)                                                                                \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \

@@ -2,8 +2,8 @@
  * coordinator (rig.h), a job of two modules. */
 #include "tests/unit/coordinator/rig.h"
 
-#include "coordinator/job/member.h"
 #include "coordinator/rpc/report.h"
+#include "coordinator/work/member.h"
 
 #define SPEC(outer)                                                                                \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \

@@ -3,7 +3,7 @@
 
 #include "common/outer/fold.h"
 #include "common/outer/fold_check.h"
-#include "coordinator/job/member.h"
+#include "coordinator/work/member.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -2,9 +2,9 @@
  * coordinator (bare.h); answers are counted, not sent. */
 #include "coordinator/rpc/assign.h"
 
-#include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/over_data.h"
 
 #define WORKERS 8

@@ -1,5 +1,5 @@
 /* Who is let in, with real TLS: keys, tokens and what revoking does, on a whole coordinator. */
-#include "coordinator/job/tokens.h"
+#include "coordinator/work/tokens.h"
 #include "tests/unit/coordinator/rig.h"
 
 #include "common/net/http/http_server.h"

@@ -1,6 +1,6 @@
 /* Early steps: begun when all contributions are here or announced, stopped when that changes. */
 #include "coordinator/rpc/early.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/tasks.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
 #include "tests/unit/blobs.h"

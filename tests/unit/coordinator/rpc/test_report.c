@@ -4,7 +4,7 @@
 
 #include <malloc.h>
 
-#include "coordinator/job/query.h"
+#include "coordinator/work/query.h"
 
 static struct job *begun(struct rig *r)
 {

@@ -1,9 +1,9 @@
 /* A job from submit to its end, fences, restarts, bad results, full disk: on a
  * whole coordinator (rig.h). */
-#include "coordinator/job/member.h"
 #include "common/net/ticket.h"
 #include "coordinator/rpc/service.h"
-#include "coordinator/state/twins.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/twins.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* ---- tests --------------------------------------------------------------- */

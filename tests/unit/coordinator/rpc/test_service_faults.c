@@ -1,7 +1,7 @@
 /* What comes late, fails on our side, or is told twice: on a whole coordinator (rig.h). */
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
 #include "coordinator/rpc/report.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* A contribution that comes while the step of its round runs is not in it, nor in any other where

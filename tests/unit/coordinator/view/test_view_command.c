@@ -1,6 +1,6 @@
 /* What people may ask for: drawings, other quotas, a cancelled task, a worker that goes, room for
  * an upload.  A whole coordinator (rig.h). */
-#include "coordinator/job/query.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/rig.h"
 
 static const struct draw_request nothing = {.guidance = NAN, .temperature = NAN, .ema = -1};

@@ -1,5 +1,5 @@
 /* The scrubber finds the blob whose bytes are not its name's any more, and no other. */
-#include "coordinator/job/scrub.h"
+#include "coordinator/work/scrub.h"
 #include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/rig.h"
 

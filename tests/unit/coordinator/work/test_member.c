@@ -6,9 +6,9 @@
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/admit.h"
-#include "coordinator/job/member.h"
-#include "coordinator/job/query.h"
 #include "coordinator/state/access.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/rig.h"
 
 static struct worker *here(struct rig *r, int i)

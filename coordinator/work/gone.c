@@ -1,4 +1,4 @@
-#include "coordinator/job/gone.h"
+#include "coordinator/work/gone.h"
 
 static bool is_gone(const struct worker *w)
 {

@@ -1,9 +1,9 @@
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/tasks.h"
 
-#include "coordinator/job/cost.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/shards.h"
+#include "coordinator/work/cost.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/shards.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

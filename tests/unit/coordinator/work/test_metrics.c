@@ -1,10 +1,10 @@
 /* Losses and bytes as they add up.  A whole coordinator (rig.h), on whose state the figures come in
  * without workers. */
-#include "coordinator/job/metrics.h"
-#include "coordinator/job/gc.h"
-#include "coordinator/job/query.h"
 #include "coordinator/turn.h"
 #include "tests/unit/coordinator/kinds/by_hand.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/metrics.h"
+#include "coordinator/work/query.h"
 
 static const char experts[] = "name: m\ndata: {path: x, image_size: 16}\n"
                               "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"

@@ -1,6 +1,6 @@
-#include "coordinator/job/metrics.h"
+#include "coordinator/work/metrics.h"
 
-#include "coordinator/job/query.h"
+#include "coordinator/work/query.h"
 
 #include "common/base/clock.h"
 #include "common/job/family.h"

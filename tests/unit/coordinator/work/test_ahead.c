@@ -1,7 +1,7 @@
 /* What idle workers are told to fetch, who of them is held back from phases, and for how long. */
 #include "tests/unit/coordinator/bare.h"
 
-#include "coordinator/job/ahead.h"
+#include "coordinator/work/ahead.h"
 
 /* A job of two replicas whose module has the versions first to last, each but 0 with a delta from
  * the one before. */

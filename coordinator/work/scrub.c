@@ -1,4 +1,4 @@
-#include "coordinator/job/scrub.h"
+#include "coordinator/work/scrub.h"
 
 #include "common/base/file.h"
 #include "common/base/hash.h"

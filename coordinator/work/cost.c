@@ -1,7 +1,7 @@
-#include "coordinator/job/cost.h"
+#include "coordinator/work/cost.h"
 
 #include "common/base/clock.h"
-#include "coordinator/job/query.h"
+#include "coordinator/work/query.h"
 
 #define HOUR_MS 3600000.0
 

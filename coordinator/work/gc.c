@@ -1,4 +1,4 @@
-#include "coordinator/job/gc.h"
+#include "coordinator/work/gc.h"
 
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/capture.h"

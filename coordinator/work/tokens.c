@@ -1,11 +1,11 @@
-#include "coordinator/job/tokens.h"
+#include "coordinator/work/tokens.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/http/http_server.h"
-#include "coordinator/job/cost.h"
-#include "coordinator/job/member.h"
+#include "coordinator/work/cost.h"
+#include "coordinator/work/member.h"
 
 static int64_t now_unix_ms(void)
 {

@@ -1,6 +1,6 @@
 /* Whether a dataset is enough for a job, and the ledgers over it. */
-#include "coordinator/job/shards.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/shards.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/plain.h"
 
 static void refused(const struct job *j, const char *why)

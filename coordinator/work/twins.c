@@ -1,4 +1,4 @@
-#include "coordinator/state/twins.h"
+#include "coordinator/work/twins.h"
 
 static bool is_there(const struct coordinator *co, const struct twin *t)
 {

@@ -1,6 +1,6 @@
 /* Which blobs the sweep takes: none that a job still needs, whether this release can read the
  * job or not, and nothing is kept that nobody will ask for. */
-#include "coordinator/job/gc.h"
+#include "coordinator/work/gc.h"
 #include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/rig.h"
 #include "tests/unit/coordinator/slow_disk.h"

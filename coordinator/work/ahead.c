@@ -1,7 +1,7 @@
-#include "coordinator/job/ahead.h"
+#include "coordinator/work/ahead.h"
 
 #include "common/base/rng.h"
-#include "coordinator/job/query.h"
+#include "coordinator/work/query.h"
 
 #define DELTAS_MAX 16 /* see ModuleRef.deltas */
 #define NEAR_PART 4   /* near: behind by at most this part of the kept versions */

@@ -1,8 +1,8 @@
 /* Which job pays for which piece of a worker's time.  A state without a coordinator (bare.h). */
-#include "coordinator/job/cost.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
-#include "coordinator/job/tokens.h"
+#include "coordinator/work/cost.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
+#include "coordinator/work/tokens.h"
 #include "tests/unit/coordinator/bare.h"
 
 #include "common/base/clock.h"

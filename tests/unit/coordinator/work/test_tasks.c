@@ -1,5 +1,5 @@
 /* One task's life: who holds it, its samples, its attempts, and what its failure does to a job. */
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/bare.h"
 
 /* Its trainer reads data of its own. */

@@ -2,7 +2,7 @@
  * whole coordinator (rig.h). */
 #include "tests/unit/coordinator/rig.h"
 
-#include "coordinator/job/tokens.h"
+#include "coordinator/work/tokens.h"
 
 static const struct token_rec *named(const struct rig *r, const char *name)
 {

@@ -1,7 +1,7 @@
-#include "coordinator/job/shards.h"
+#include "coordinator/work/shards.h"
 
-#include "coordinator/job/gc.h"
-#include "coordinator/job/tasks.h"
+#include "coordinator/work/gc.h"
+#include "coordinator/work/tasks.h"
 
 #include "common/job/family.h"
 

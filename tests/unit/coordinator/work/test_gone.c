@@ -1,7 +1,7 @@
 /* Workers that are gone: who is forgotten, when, and what is left of him.  A whole coordinator
  * (rig.h). */
-#include "coordinator/job/gone.h"
-#include "coordinator/job/member.h"
+#include "coordinator/work/gone.h"
+#include "coordinator/work/member.h"
 #include "tests/unit/coordinator/rig.h"
 
 #define MINUTE_MS (60 * 1000ll)

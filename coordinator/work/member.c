@@ -1,10 +1,10 @@
-#include "coordinator/job/member.h"
+#include "coordinator/work/member.h"
 
+#include "coordinator/work/ahead.h"
+#include "coordinator/work/cost.h"
+#include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "coordinator/decide/admit.h"
-#include "coordinator/job/ahead.h"
-#include "coordinator/job/cost.h"
-#include "coordinator/job/query.h"
-#include "coordinator/job/tasks.h"
 #include "coordinator/decide/lease.h"
 
 #include "common/base/clock.h"

@@ -1,6 +1,6 @@
 /* Copies of a worker that ask to join: how often each may, and which are known.  A state without a
  * coordinator (bare.h). */
-#include "coordinator/state/twins.h"
+#include "coordinator/work/twins.h"
 #include "tests/unit/coordinator/bare.h"
 
 static void instance_of(uint8_t ret[16], int n)

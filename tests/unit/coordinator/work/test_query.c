@@ -1,6 +1,6 @@
 /* Questions about jobs, on jobs that no coordinator runs. */
-#include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/plain.h"
 
 /* A replica's phase, in this state. */

@@ -1,8 +1,8 @@
-#include "coordinator/job/query.h"
+#include "coordinator/work/query.h"
 
 #include "coordinator/decide/schedule.h"
-#include "coordinator/job/cost.h"
-#include "coordinator/job/shards.h"
+#include "coordinator/work/cost.h"
+#include "coordinator/work/shards.h"
 
 #include "common/base/clock.h"
 #include "common/job/family.h"
