@@ -16,6 +16,7 @@ struct growing {
     atomic_bool given_up;
     int fd;
     uint64_t from, bytes;
+    char tag[GROWING_TAG_MAX];
 };
 
 struct growing *growing_new(int fd, uint64_t from, uint64_t bytes)
@@ -24,6 +25,9 @@ struct growing *growing_new(int fd, uint64_t from, uint64_t bytes)
     if (own < 0)
         return NULL;
     struct growing *g = mem_alloc(sizeof(*g));
+    uint8_t tag[(GROWING_TAG_MAX - 1) / 2];
+    hash_random(tag, sizeof(tag));
+    (void)hash_hex(tag, sizeof(tag), g->tag);
     atomic_init(&g->shares, 1);
     atomic_init(&g->reached, from);
     g->fd = own;
@@ -56,6 +60,16 @@ void growing_give_up(struct growing *g)
     atomic_store(&g->given_up, true);
 }
 
+bool growing_is_given_up(const struct growing *g)
+{
+    return atomic_load(&g->given_up);
+}
+
+const char *growing_tag(const struct growing *g)
+{
+    return g->tag;
+}
+
 uint64_t growing_length(const struct growing *g)
 {
     return PREFIX + g->bytes;
@@ -65,7 +79,7 @@ ssize_t growing_read(const struct growing *g, uint64_t pos, void *out, size_t ma
 {
     const uint64_t reached = atomic_load(&g->reached), tail = g->bytes - g->from;
     uint64_t at, there;
-    if (atomic_load(&g->given_up))
+    if (growing_is_given_up(g))
         return -1;
     if (pos < PREFIX) {
         const size_t n = max < PREFIX - pos ? max : PREFIX - (size_t)pos;

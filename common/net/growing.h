@@ -7,13 +7,19 @@
  *
  * It is sent as `from` (8 bytes, little-endian), the bytes from there to the end, and the
  * beginning. Nothing says that the bytes are of any use: the receiver's hash does, if somebody asks
- * for it. */
+ * for it.
+ *
+ * One that was cut goes on where it was, also when the file is whole by then and has become a blob:
+ * what is shared here stays readable until the last share is dropped.  Its tag says that it is the
+ * same file; one that is begun anew under the same name, of other contributions, has another. */
 #ifndef COMMON_NET_GROWING_H
 #define COMMON_NET_GROWING_H
 
 #include <sys/types.h>
 
 #include "common/base/base.h"
+
+#define GROWING_TAG_MAX 33
 
 struct growing;
 
@@ -28,6 +34,11 @@ void growing_reach(struct growing *g, uint64_t reached);
 /* No more will come, and what came is of no use. */
 void growing_give_up(struct growing *g);
 
+/* Whether its readers are told so. */
+bool growing_is_given_up(const struct growing *g);
+
+/* Hex digits that no other has: its ETag. */
+const char *growing_tag(const struct growing *g);
 /* Bytes that are sent in all. */
 uint64_t growing_length(const struct growing *g);
 /* Up to max bytes from position pos of what is sent; 0: they are not there yet; -1: they will not

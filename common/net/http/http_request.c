@@ -571,37 +571,47 @@ bool http_reply_unchanged(struct http_request *r, const char *etag)
     return true;
 }
 
-void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
-                     const char *etag)
+/* The part of a file of `size` bytes that is asked for, or all of it, and the status of the answer;
+ * 416 is sent, for a part behind its end. */
+static unsigned choose_part(struct http_request *r, uint64_t size, const char *etag,
+                            uint64_t *ret_from, uint64_t *ret_len)
 {
     char text[96];
     uint64_t from = 0, len = size;
-    unsigned status = 200;
+    const char *if_range = http_request_header(r, "If-Range");
+    enum range range = parse_range(http_request_header(r, "Range"), size, &from, &len);
+    if (range != RANGE_NONE && if_range && !etag_matches(if_range, etag))
+        range = RANGE_NONE;
+    *ret_from = range == RANGE_OK ? from : 0;
+    *ret_len = range == RANGE_OK ? len : size;
+    if (range == RANGE_NONE)
+        return 200;
+    if (range == RANGE_BAD)
+        snprintf(text, sizeof(text), "bytes */%llu", (unsigned long long)size);
+    else
+        snprintf(text, sizeof(text), "bytes %llu-%llu/%llu", (unsigned long long)from,
+                 (unsigned long long)(from + len - 1), (unsigned long long)size);
+    http_reply_header(r, "Content-Range", text);
+    if (range == RANGE_OK)
+        return 206;
+    http_reply_error(r, 416, "range", "the range lies behind the end: there are %llu bytes",
+                     (unsigned long long)size);
+    return 416;
+}
+
+void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
+                     const char *etag)
+{
+    uint64_t from, len;
     http_reply_header(r, "Accept-Ranges", "bytes");
     if (etag && http_reply_unchanged(r, etag)) {
         close(fd);
         return;
     }
-    const char *if_range = http_request_header(r, "If-Range");
-    enum range range = parse_range(http_request_header(r, "Range"), size, &from, &len);
-    if (range != RANGE_NONE && if_range && !etag_matches(if_range, etag))
-        range = RANGE_NONE;
-    if (range == RANGE_BAD) {
-        snprintf(text, sizeof(text), "bytes */%llu", (unsigned long long)size);
-        http_reply_header(r, "Content-Range", text);
+    const unsigned status = choose_part(r, size, etag, &from, &len);
+    if (status == 416) {
         close(fd);
-        http_reply_error(r, 416, "range", "the range lies behind the end: there are %llu bytes",
-                         (unsigned long long)size);
         return;
-    }
-    if (range == RANGE_OK) {
-        status = 206;
-        snprintf(text, sizeof(text), "bytes %llu-%llu/%llu", (unsigned long long)from,
-                 (unsigned long long)(from + len - 1), (unsigned long long)size);
-        http_reply_header(r, "Content-Range", text);
-    } else {
-        from = 0;
-        len = size;
     }
     if (r->server && strcmp(r->method, "HEAD") != 0)
         r->server->counters.body_bytes_out += len;
@@ -616,6 +626,7 @@ void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *
 static ssize_t read_growth(void *cls, uint64_t pos, char *out, size_t max)
 {
     struct http_growth *h = cls;
+    pos += h->from;
     const ssize_t n = h->cut ? -1 : growing_read(h->file, pos, out, max);
     if (n < 0)
         return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -671,18 +682,28 @@ void http_growth_wake(struct http_server *server, bool cut)
 
 void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type)
 {
+    char tag[GROWING_TAG_MAX + 2];
+    uint64_t from = 0, len = growing_length(g);
+    unsigned status = 200;
+    snprintf(tag, sizeof(tag), "\"%s\"", growing_tag(g));
+    http_reply_header(r, "ETag", tag);
+    if (http_request_header(r, "If-Range")) /* else it may be a part of another of this name */
+        status = choose_part(r, len, growing_tag(g), &from, &len);
+    if (status == 416)
+        return;
     struct http_growth *h = mem_alloc(sizeof(*h));
-    *h = (struct http_growth){.server = r->server, .request = r, .file = growing_share(g)};
+    *h = (struct http_growth){
+        .server = r->server, .request = r, .file = growing_share(g), .from = from};
     list_init(&h->link);
-    struct MHD_Response *response = MHD_create_response_from_callback(
-        growing_length(g), FILE_BLOCK_BYTES, read_growth, h, growth_free);
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(len, FILE_BLOCK_BYTES, read_growth, h, growth_free);
     if (response && r->server)
         list_push(&r->server->growths, &h->link);
     r->growth = h;
     if (!response)
         growth_free(h);
     http_reply_header(r, "Cache-Control", "no-store");
-    reply_response(r, 200, response, content_type);
+    reply_response(r, status, response, content_type);
 }
 
 /* ---- streams ---- */

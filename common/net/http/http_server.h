@@ -162,7 +162,8 @@ void http_reply_empty(struct http_request *r, unsigned status);
 void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
                      const char *etag);
 /* A file that is still written (growing.h), of which a share is taken.  What has been written is
- * sent, and the request waits for more; if no more comes the connection is cut. */
+ * sent, and the request waits for more; if no more comes the connection is cut.  Its ETag is the
+ * file's tag, and Range is heeded with an If-Range that names it. */
 void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type);
 /* code: lower_snake word for programs; the message is for people. */
 void http_reply_error(struct http_request *r, unsigned status, const char *code, const char *fmt,

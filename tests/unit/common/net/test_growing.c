@@ -112,8 +112,13 @@ static void test_not_yet_and_never(void **state)
     growing_reach(r.g, BYTES);
     assert_int_equal(growing_read(r.g, BYTES - FROM + 8, piece, sizeof piece), FROM);
     assert_memory_equal(piece, r.data, FROM);
-    struct growing *other = growing_share(r.g);
+    struct growing *other = growing_share(r.g), *again = growing_new(r.fd, FROM, BYTES);
+    assert_string_equal(growing_tag(other), growing_tag(r.g));
+    assert_string_not_equal(growing_tag(again), growing_tag(r.g));
+    growing_drop(again);
+    assert_false(growing_is_given_up(r.g));
     growing_give_up(other);
+    assert_true(growing_is_given_up(r.g));
     growing_drop(other);
     assert_int_equal(growing_read(r.g, 8, piece, sizeof piece), -1);
     end(&r);

@@ -43,6 +43,7 @@ struct world {
     char near_asks[80];         /* what was asked last; "none" */
     struct growing *growing;    /* the file of the name GROWING; NULL: it is not begun */
     bool never;                 /* and will not be */
+    uint64_t grown;             /* bytes of it that count as sent */
     unsigned near_asked;
     pthread_t thread;
     /* outcome of the last transfer */

@@ -192,6 +192,53 @@ static void test_slow_reader(void **state)
     end(&g);
 }
 
+/* Waits for so much of it, and cuts the connection. */
+static void cut_at(struct writing *g, uint64_t reached)
+{
+    WAIT_FOR(&g->w->t, came(g) == 8 + reached - FROM);
+    http_server_cut(g->w->server, TICKET_HOLDER);
+}
+
+/* A transfer that is cut goes on where it was: each byte comes once, and counts once. */
+static void resume(bool tls)
+{
+    struct writing g = begin(tls);
+    put(&g, FROM, 700000);
+    fetch(&g, NULL);
+    cut_at(&g, 700000);
+    put(&g, 700000, 900000);
+    cut_at(&g, 900000);
+    put_all(&g);
+    WAIT_FOR(&g.w->t, g.w->done == 1);
+    expect_file(&g);
+    assert_int_equal(g.w->moved, BYTES + 8);
+    end(&g);
+}
+
+static void test_resumed(void **state)
+{
+    resume(true);
+    resume(false);
+}
+
+/* If the file was begun anew, of other contributions, the transfer begins again. */
+static void test_begun_anew(void **state)
+{
+    struct writing g = begin(true);
+    put(&g, FROM, 700000);
+    fetch(&g, NULL);
+    WAIT_FOR(&g.w->t, came(&g) == 8 + 700000 - FROM);
+    growing_give_up(g.w->growing);
+    growing_drop(g.w->growing);
+    g.w->growing = NULL;
+    hash_random(g.data, BYTES);
+    put_all(&g);
+    WAIT_FOR(&g.w->t, g.w->done == 1);
+    expect_file(&g);
+    assert_int_equal(g.w->moved, 8 + 700000 - FROM + BYTES + 8);
+    end(&g);
+}
+
 /* It takes a ticket, as a blob does. */
 static void test_ticket(void **state)
 {
@@ -211,10 +258,11 @@ static void test_ticket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_follow),    cmocka_unit_test(test_waits),
-        cmocka_unit_test(test_never),     cmocka_unit_test(test_given_up),
-        cmocka_unit_test(test_abandoned), cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_ticket),
+        cmocka_unit_test(test_follow),     cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_never),      cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_abandoned),  cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_ticket),     cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_begun_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
