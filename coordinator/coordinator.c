@@ -152,8 +152,18 @@ static void on_served(void *arg, const struct blob_id *id, uint64_t size, enum b
 {
     struct coordinator *co = arg;
     co->bytes_here.data_down += from == BLOB_BY_US ? size : 0;
-    if (!early_served(co, id, size))
-        metrics_served(co, id, size, from == BLOB_BY_NEIGHBOUR);
+    metrics_served(co, id, size, from == BLOB_BY_NEIGHBOUR);
+}
+
+/* Of a module's delta that is sent while it is made. */
+static void on_sent(void *arg, uint64_t module_id, uint64_t bytes)
+{
+    struct coordinator *co = arg;
+    struct job *j = NULL;
+    const struct module_rec *m = state_module(&co->state, module_id, &j);
+    co->bytes_here.data_down += bytes;
+    if (m != NULL)
+        metrics_delta(co, j, m, bytes);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -381,6 +391,7 @@ static int open_http(struct coordinator *co, struct err *err)
                                   .on_served = on_served,
                                   .neighbour = neighbours_find,
                                   .growing = early_delta,
+                                  .on_sent = on_sent,
                                   .arg = co};
     memcpy(b.key, co->ticket_key, TICKET_KEY_BYTES);
     return blob_http_open(co->http, &b, &co->blob_http, err);

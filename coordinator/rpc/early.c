@@ -7,7 +7,6 @@
 #include "coordinator/job/folds.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
-#include "coordinator/work/metrics.h"
 #include "coordinator/work/query.h"
 
 #define REPLICAS_MAX 32        /* each that waits for a delta has a connection */
@@ -205,23 +204,14 @@ void early_turn(struct coordinator *co)
     }
 }
 
-int early_delta(void *arg, const struct blob_id *id, struct growing **ret)
+int early_delta(void *arg, const struct blob_id *id, struct growing **ret, uint64_t *ret_module_id)
 {
     const struct coordinator *co = arg;
     const struct early *e = named(co, id);
     if (e == NULL)
         return -ERR_NOTFOUND;
+    *ret_module_id = e->module_id;
     return e->mark != 0 ? outer_early_delta(co->outer, e->state_dir, ret) : -EAGAIN;
-}
-
-bool early_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes)
-{
-    const struct early *e = named(co, id);
-    struct job *j = e != NULL ? state_job(&co->state, e->job_id) : NULL;
-    const struct module_rec *m = j != NULL ? job_module(j, e->module_id) : NULL;
-    if (m != NULL)
-        metrics_delta(co, j, m, bytes);
-    return e != NULL;
 }
 
 void early_end(struct coordinator *co)

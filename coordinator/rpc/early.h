@@ -22,10 +22,8 @@ bool early_announce(struct coordinator *co, const struct task *t, const struct c
                     struct blob_id *ret);
 /* Begins, stops and forgets early steps.  Called in each turn in which something advances. */
 void early_turn(struct coordinator *co);
-/* The delta of that name: as blob_http_options.growing. */
-int early_delta(void *co, const struct blob_id *id, struct growing **ret);
-/* Bytes of that name are sent; false: it is no such name. */
-bool early_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes);
+/* The delta of that name, and its module: as blob_http_options.growing. */
+int early_delta(void *co, const struct blob_id *id, struct growing **ret, uint64_t *ret_module_id);
 /* Forgets all, when the coordinator stops. */
 void early_end(struct coordinator *co);
 

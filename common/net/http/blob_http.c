@@ -273,17 +273,22 @@ static void not_there_yet(struct blob_http *b, struct http_request *r)
     ask_again(b, r, &err);
 }
 
+static void count_sent(void *arg, uint64_t of, uint64_t bytes)
+{
+    struct blob_http *b = arg;
+    b->counters.bytes_out += bytes;
+    b->o.on_sent(b->o.arg, of, bytes);
+}
+
 static int get_growing(struct blob_http *b, struct http_request *r, const struct blob_id *id)
 {
     struct growing *g = NULL;
-    const int rc = b->o.growing ? b->o.growing(b->o.arg, id, &g) : -ERR_NOTFOUND;
+    struct http_tally tally = {count_sent, b, 0};
+    const int rc = b->o.growing ? b->o.growing(b->o.arg, id, &g, &tally.of) : -ERR_NOTFOUND;
     if (rc < 0)
         return rc;
     b->counters.gets++;
-    b->counters.bytes_out += growing_length(g);
-    if (b->o.on_served)
-        b->o.on_served(b->o.arg, id, growing_length(g), BLOB_BY_US);
-    http_reply_growing(r, g, "application/octet-stream");
+    http_reply_growing(r, g, "application/octet-stream", &tally);
     growing_drop(g);
     return 0;
 }

@@ -84,9 +84,12 @@ struct blob_http_options {
      * May be NULL. */
     bool (*neighbour)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
                       const char *asks, struct blob_neighbour *ret);
-    /* A file that is sent while it is written, under a name that no blob has: 0 and a share of it,
-     * -EAGAIN: it will be begun, -ERR_NOTFOUND: there is none.  May be NULL. */
-    int (*growing)(void *arg, const struct blob_id *id, struct growing **ret);
+    /* A file that is sent while it is written, under a name that no blob has: 0, a share of it, and
+     * the number under which on_sent counts its bytes; -EAGAIN: it will be begun, -ERR_NOTFOUND:
+     * there is none.  May be NULL. */
+    int (*growing)(void *arg, const struct blob_id *id, struct growing **ret, uint64_t *ret_of);
+    /* Called as bytes of such a file go out, each time it is sent, and only for those that do. */
+    void (*on_sent)(void *arg, uint64_t of, uint64_t bytes);
     void *arg;
 };
 
@@ -108,7 +111,7 @@ int blob_http_check(const uint8_t key[TICKET_KEY_BYTES], struct http_request *r,
                     struct ticket *ret, struct err *err);
 
 struct blob_http_counters {
-    uint64_t bytes_in, bytes_out; /* blob bytes; a GET counts the whole blob */
+    uint64_t bytes_in, bytes_out; /* blob bytes; a GET counts the whole blob, if it is one */
     uint64_t gets, puts, rejected;
     uint64_t sent_away; /* redirects to the store */
     uint64_t sent_near; /* redirects to neighbours */

@@ -104,6 +104,7 @@ struct http_growth {
     struct http_server *server;
     struct http_request *request; /* NULL: it is over */
     struct growing *file;
+    struct http_tally tally;
     uint64_t from; /* where the answer begins in what is sent */
     uint64_t pos;  /* where it waits for more */
     bool suspended, cut;

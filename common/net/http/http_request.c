@@ -631,6 +631,8 @@ static ssize_t read_growth(void *cls, uint64_t pos, char *out, size_t max)
     if (n < 0)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     h->server->counters.body_bytes_out += (uint64_t)n;
+    if (n > 0)
+        h->tally.sent(h->tally.arg, h->tally.of, (uint64_t)n);
     if (n > 0 || !h->request)
         return n;
     h->pos = pos;
@@ -680,7 +682,8 @@ void http_growth_wake(struct http_server *server, bool cut)
         server->kick(server);
 }
 
-void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type)
+void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type,
+                        const struct http_tally *tally)
 {
     char tag[GROWING_TAG_MAX + 2];
     uint64_t from = 0, len = growing_length(g);
@@ -693,7 +696,7 @@ void http_reply_growing(struct http_request *r, struct growing *g, const char *c
         return;
     struct http_growth *h = mem_alloc(sizeof(*h));
     *h = (struct http_growth){
-        .server = r->server, .request = r, .file = growing_share(g), .from = from};
+        .server = r->server, .request = r, .file = growing_share(g), .tally = *tally, .from = from};
     list_init(&h->link);
     struct MHD_Response *response =
         MHD_create_response_from_callback(len, FILE_BLOCK_BYTES, read_growth, h, growth_free);

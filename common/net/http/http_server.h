@@ -161,10 +161,17 @@ void http_reply_empty(struct http_request *r, unsigned status);
  * If-None-Match when etag is not NULL (etag without quotes). */
 void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
                      const char *etag);
+/* Who counts the bytes that go out of an answer, as they do, and under which number. */
+struct http_tally {
+    void (*sent)(void *arg, uint64_t of, uint64_t bytes);
+    void *arg;
+    uint64_t of;
+};
 /* A file that is still written (growing.h), of which a share is taken.  What has been written is
  * sent, and the request waits for more; if no more comes the connection is cut.  Its ETag is the
  * file's tag, and Range is heeded with an If-Range that names it. */
-void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type);
+void http_reply_growing(struct http_request *r, struct growing *g, const char *content_type,
+                        const struct http_tally *tally);
 /* code: lower_snake word for programs; the message is for people. */
 void http_reply_error(struct http_request *r, unsigned status, const char *code, const char *fmt,
                       ...) __attribute__((format(printf, 4, 5)));

@@ -107,7 +107,10 @@ static bool begins(struct rig *r)
 static int named(const struct rig *r)
 {
     struct growing *g = NULL;
-    return early_delta(r->co, &r->name, &g);
+    uint64_t of = 0;
+    const int rc = early_delta(r->co, &r->name, &g, &of);
+    assert_true(rc == -ERR_NOTFOUND || of == r->m->id);
+    return rc;
 }
 
 static void test_begins(void **state)
@@ -115,6 +118,7 @@ static void test_begins(void **state)
     struct rig r;
     const struct blob_id other = {{1}};
     struct growing *g;
+    uint64_t of;
     rig_begin(&r, *state, diloco);
     assert_false(is_begun(&r));
     assert_true(announce(&r, 0, LARGE));
@@ -125,7 +129,7 @@ static void test_begins(void **state)
     assert_true(blob_id_equal(&first, &r.name));
     assert_true(is_begun(&r));
     assert_int_equal(named(&r), -EAGAIN);
-    assert_int_equal(early_delta(r.co, &other, &g), -ERR_NOTFOUND);
+    assert_int_equal(early_delta(r.co, &other, &g, &of), -ERR_NOTFOUND);
     assert_true(announce(&r, 1, LARGE)); /* it asks again, as for another ticket */
     assert_true(is_begun(&r));
     r.j->state = JOB_CANCELLED;

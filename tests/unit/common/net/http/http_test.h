@@ -172,7 +172,8 @@ static inline bool neighbour(void *arg, const struct blob_id *id, uint64_t size,
 
 static const struct blob_id GROWING = {{7}};
 
-static inline int growing(void *arg, const struct blob_id *id, struct growing **ret)
+static inline int growing(void *arg, const struct blob_id *id, struct growing **ret,
+                          uint64_t *ret_of)
 {
     const struct world *w = arg;
     if (!blob_id_equal(id, &GROWING) || w->never)
@@ -180,7 +181,14 @@ static inline int growing(void *arg, const struct blob_id *id, struct growing **
     if (!w->growing)
         return -EAGAIN;
     *ret = growing_share(w->growing);
+    *ret_of = 77;
     return 0;
+}
+
+static inline void on_sent(void *arg, uint64_t of, uint64_t bytes)
+{
+    assert_int_equal(of, 77);
+    ((struct world *)arg)->grown += bytes;
 }
 
 /* ---- set-up ---- */
@@ -219,6 +227,7 @@ static inline struct world *start_within(bool tls, uint32_t request_ms)
                                    .on_full = on_full,
                                    .on_served = on_served,
                                    .growing = growing,
+                                   .on_sent = on_sent,
                                    .neighbour = neighbour,
                                    .away_wait_ms = 30,
                                    .arg = w};

@@ -239,6 +239,21 @@ static void test_begun_anew(void **state)
     end(&g);
 }
 
+/* Only bytes that went out count. */
+static void test_counts(void **state)
+{
+    struct writing g = begin(true);
+    put(&g, FROM, 700000);
+    fetch(&g, NULL);
+    cut_at(&g, 700000);
+    g.w->never = true;
+    WAIT_FOR(&g.w->t, g.w->done == 1);
+    assert_int_equal(g.w->grown, 8 + 700000 - FROM);
+    assert_int_equal(blob_http_counters(g.w->blobs).bytes_out, g.w->grown);
+    assert_int_equal(g.w->served, 0);
+    end(&g);
+}
+
 /* It takes a ticket, as a blob does. */
 static void test_ticket(void **state)
 {
@@ -262,7 +277,7 @@ int main(void)
         cmocka_unit_test(test_never),      cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_abandoned),  cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_ticket),     cmocka_unit_test(test_resumed),
-        cmocka_unit_test(test_begun_anew),
+        cmocka_unit_test(test_begun_anew), cmocka_unit_test(test_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
