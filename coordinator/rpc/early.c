@@ -4,6 +4,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
+#include "common/net/growing.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
@@ -26,7 +27,8 @@ struct early {
     char *state_dir;
     struct coming *list;
     size_t n, room;
-    uint64_t mark; /* of the contributions with which it was begun; 0: it was not */
+    uint64_t mark; /* of the contributions with which it was begun; 0: it was not, or is made */
+    struct growing *delta; /* as it was last fetched; NULL: nobody has */
 };
 
 static bool can_be(const struct coordinator *co, const struct job *j, const struct module_rec *m)
@@ -58,17 +60,18 @@ static void drop(struct coordinator *co, struct early *e)
 {
     if (e->mark != 0 && !co->closing)
         outer_early_stop(co->outer, e->state_dir);
+    growing_drop(e->delta);
     list_remove(&e->link);
     mem_free(e->state_dir);
     mem_free(e->list);
     mem_free(e);
 }
 
-static struct early *find(const struct coordinator *co, uint64_t module_id)
+static struct early *find(const struct coordinator *co, const struct module_rec *m)
 {
     for (struct list *l = co->earlies.next; l != &co->earlies; l = l->next) {
         struct early *e = list_entry(l, struct early, link);
-        if (e->module_id == module_id)
+        if (e->module_id == m->id && e->base == m->version)
             return e;
     }
     return NULL;
@@ -95,11 +98,7 @@ bool early_announce(struct coordinator *co, const struct task *t, const struct c
         c->base_version != m->version || c->samples == 0 || c->blob.size < BYTES_MIN ||
         !can_be(co, j, m))
         return false;
-    struct early *e = find(co, m->id);
-    if (e != NULL && e->base != m->version) {
-        drop(co, e);
-        e = NULL;
-    }
+    struct early *e = find(co, m);
     if (e == NULL)
         e = early_new(co, j, m);
     while (at < e->n && e->list[at].task_id != t->id)
@@ -176,12 +175,29 @@ static void begin(struct coordinator *co, const struct job *j, const struct modu
              (unsigned long long)m->version + 1, n);
 }
 
+static bool can_be_sent(const struct early *e)
+{
+    return e->delta != NULL && !growing_is_given_up(e->delta);
+}
+
+/* Is it the step that has made the newest version, so that a transfer which was cut may go on? */
+static bool has_made(struct coordinator *co, const struct module_rec *m, struct early *e)
+{
+    if (m->version != e->base + 1)
+        return false;
+    if (e->mark != 0)
+        outer_early_stop(co->outer, e->state_dir); /* it was taken and is gone, or is useless */
+    e->mark = 0;
+    return can_be_sent(e);
+}
+
 static void consider(struct coordinator *co, struct early *e)
 {
     const struct job *j = state_job(&co->state, e->job_id);
     const struct module_rec *m = j != NULL ? job_module(j, e->module_id) : NULL;
     if (m == NULL || job_is_ended(j) || m->version != e->base) {
-        drop(co, e);
+        if (m == NULL || job_is_ended(j) || !has_made(co, m, e))
+            drop(co, e);
         return;
     }
     if (m->outer_task != 0)
@@ -207,11 +223,18 @@ void early_turn(struct coordinator *co)
 int early_delta(void *arg, const struct blob_id *id, struct growing **ret, uint64_t *ret_module_id)
 {
     const struct coordinator *co = arg;
-    const struct early *e = named(co, id);
-    if (e == NULL)
-        return -ERR_NOTFOUND;
+    struct early *e = named(co, id);
+    int rc = e == NULL ? -ERR_NOTFOUND : 0;
+    if (rc == 0 && !can_be_sent(e)) {
+        growing_drop(e->delta);
+        e->delta = NULL;
+        rc = e->mark != 0 ? outer_early_delta(co->outer, e->state_dir, &e->delta) : -EAGAIN;
+    }
+    if (rc < 0)
+        return rc;
+    *ret = growing_share(e->delta);
     *ret_module_id = e->module_id;
-    return e->mark != 0 ? outer_early_delta(co->outer, e->state_dir, ret) : -EAGAIN;
+    return 0;
 }
 
 void early_end(struct coordinator *co)

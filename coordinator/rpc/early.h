@@ -6,6 +6,10 @@
  *   that changes (a worker is lost, a task has another attempt)  it is stopped, and begun anew
  *   the step is decided (folds.h)                                it is taken, or has cost only time
  *
+ * Of a step that was taken the delta can be fetched while it leads to the newest version, so that a
+ * worker whose transfer was cut goes on in the order in which it had begun.  Then, or after a new
+ * start of the coordinator, it fetches the version's delta, from its beginning.
+ *
  * A step can be begun early in rounds without fragments, at a coordinator with a directory of
  * blobs, if no factor lengthens the mean, and if its contributions are large enough to take time.
  */
