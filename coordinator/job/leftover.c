@@ -45,7 +45,8 @@ static int removal_work(void *arg)
     const struct removal *r = arg;
     if (r->co->blobs->ops->drop)
         remove_copies(r);
-    return r->keep ? outer_state_prune(r->dir, r->keep, NULL) : file_remove_tree(r->dir, NULL);
+    return r->keep ? outer_state_prune(r->dir, r->keep, UINT64_MAX, NULL)
+                   : file_remove_tree(r->dir, NULL);
 }
 
 static void removal_free(void *arg, int rc)
@@ -165,6 +166,18 @@ static int complete_job(struct copies *c, const struct job *j, struct err *err)
     return rc;
 }
 
+/* What a stop has left of steps that were begun, and are begun anew. */
+static void drop_begun(const struct coordinator *co, const struct job *j)
+{
+    for (uint32_t m = 0; m < j->comp.n_modules; m++) {
+        char *name = outer_state_dir(j->id, j->modules[m].id);
+        char *dir = file_join(co->opt.data_dir, name);
+        (void)outer_state_prune(dir, 0, j->modules[m].version, NULL); /* or the next time */
+        mem_free(dir);
+        mem_free(name);
+    }
+}
+
 int leftover_resume(struct coordinator *co, struct err *err)
 {
     const struct blobstore_ops *ops = co->blobs->ops;
@@ -176,7 +189,9 @@ int leftover_resume(struct coordinator *co, struct err *err)
         const struct job *j = co->state.jobs[i];
         if (job_is_ended(j) && !j->unread)
             drop_ended(&c, j);
-        else if (ops->save && !job_is_ended(j))
+        else if (!job_is_ended(j))
+            drop_begun(co, j);
+        if (ops->save && !job_is_ended(j))
             rc = complete_job(&c, j, err);
     }
     if (c.sent > 0)

@@ -11,9 +11,10 @@
 void leftover_drop(struct coordinator *co, char *dir, uint64_t keep);
 /* At a start: the same for ended jobs where a stop of the coordinator, or the loss of its machine,
  * prevented it.  An unread job may go on with the release that wrote it, and keeps them.  For
- * running jobs, sends those files of the newest versions that the store lacks, as where it did not
- * get the state until now: else they could not go on without our disk.  What is gone or damaged
- * here is left to the next step, which says so.  Blocks. */
+ * running jobs, removes what was made of versions that are not on record, and sends those files of
+ * the newest versions that the store lacks, as where it did not get the state until now: else they
+ * could not go on without our disk.  What is gone or damaged here is left to the next step, which
+ * says so.  Blocks. */
 int leftover_resume(struct coordinator *co, struct err *err);
 
 #endif

@@ -1,6 +1,7 @@
 #include "coordinator/outer/outer_early.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -33,6 +34,8 @@ struct outer_early {
     struct outer_run run;
     struct input *inputs; /* one for each contribution */
     struct fold_result result;
+    void (*on_end)(struct outer_step *step);
+    atomic_bool files; /* it has made them, and they are nobody else's */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -49,13 +52,27 @@ static int stopped(const struct outer_early *e, struct err *err)
     return atomic_load(&e->stop) ? err_set(err, -ERR_CANCELLED, "the early step was stopped") : 0;
 }
 
-/* Waits a moment for more; since_ms: of the wait. */
+/* Waits until it may compute. */
+static void enter(const struct outer_early *e)
+{
+    while (sem_wait(&e->run.exec->computing) < 0)
+        ; /* a signal */
+}
+
+static void leave(const struct outer_early *e)
+{
+    (void)sem_post(&e->run.exec->computing); /* at most as often as there were waits */
+}
+
+/* Waits a moment for more, while others may compute; since_ms: of the wait. */
 static int pause_for(const struct outer_early *e, uint64_t since_ms, struct err *err)
 {
     const struct timespec t = {.tv_nsec = LOOK_MS * 1000000};
     if (clock_now_ms() - since_ms > STALL_MS)
         return err_set(err, -ETIMEDOUT, "no byte of a contribution came for %u s", STALL_MS / 1000);
+    leave(e);
     (void)nanosleep(&t, NULL); /* a signal only makes it shorter */
+    enter(e);
     return stopped(e, err);
 }
 
@@ -166,11 +183,20 @@ static int fold_early(struct outer_early *e, struct err *err)
     return fold_run(&step, &e->result, err);
 }
 
+static void remove_files(struct outer_early *e)
+{
+    outer_run_discard(e->run.step);
+    atomic_store(&e->files, false);
+}
+
 static int work(void *arg)
 {
     struct outer_early *e = arg;
     struct err err = {0};
+    enter(e);
     const int rc = fold_early(e, &err);
+    leave(e);
+    atomic_store(&e->files, rc == 0);
     if (rc < 0)
         log_info("outer", "the early step of module %llu is given up: %s",
                  (unsigned long long)e->run.step->module_id, err.msg);
@@ -185,6 +211,18 @@ static int work(void *arg)
     (void)pthread_cond_broadcast(&e->changed);
     (void)pthread_mutex_unlock(&e->lock);
     return rc;
+}
+
+static int remove_work(void *arg)
+{
+    struct outer_early *e = arg;
+    remove_files(e);
+    (void)pthread_mutex_lock(&e->lock);
+    e->ended = true;
+    e->rc = -ERR_CANCELLED;
+    (void)pthread_cond_broadcast(&e->changed);
+    (void)pthread_mutex_unlock(&e->lock);
+    return 0;
 }
 
 /* ---- the loop thread ---- */
@@ -226,20 +264,43 @@ static bool has_ended(struct outer_early *e)
     return ended;
 }
 
+static void finished(void *arg, int rc);
+
+/* It has ended and is not wanted: its files go, on a thread, since they may be large. */
+static void clear(struct outer_early *e)
+{
+    if (atomic_load(&e->files) && pool_submit(e->run.exec->early, remove_work, finished, e) == 0) {
+        e->shares++;
+        (void)pthread_mutex_lock(&e->lock);
+        e->ended = false;
+        (void)pthread_mutex_unlock(&e->lock);
+        return;
+    }
+    if (atomic_load(&e->files))
+        remove_files(e);
+    unlist(e);
+}
+
 /* Ends it.  While it runs it stays known, as the next one's files will have the same names. */
 static void end(struct outer_early *e)
 {
     e->taken = false;
     give_up(e);
     if (has_ended(e))
-        unlist(e);
+        clear(e);
 }
 
 static void finished(void *arg, int rc)
 {
     struct outer_early *e = arg;
-    if (e->listed && !e->taken && atomic_load(&e->stop))
-        unlist(e);
+    if (rc == -ERR_CANCELLED &&
+        atomic_load(&e->files)) /* the thread that was to remove them did not begin */
+        remove_files(e);
+    if (e->listed && !e->taken && atomic_load(&e->stop) &&
+        (has_ended(e) || !atomic_load(&e->files)))
+        clear(e);
+    if (e->on_end)
+        e->on_end(e->run.step);
     drop(e);
 }
 
@@ -253,23 +314,32 @@ static struct outer_early *find(struct outer_exec *exec, const char *state_dir)
     return NULL;
 }
 
-bool outer_early_has_place(struct outer_exec *exec, const char *state_dir)
+bool outer_early_has_place(struct outer_exec *exec, uint64_t job_id, const char *state_dir)
 {
-    return find(exec, state_dir) == NULL && pool_pending(exec->early) < OUTER_EARLY_MAX;
+    unsigned all = 0, of_job = 0;
+    for (struct list *l = exec->earlies.next; l != &exec->earlies; l = l->next) {
+        struct outer_early *e = list_entry(l, struct outer_early, link);
+        const bool runs = !has_ended(e);
+        all += runs;
+        of_job += runs && e->run.step->job_id == job_id;
+    }
+    return find(exec, state_dir) == NULL && all < OUTER_EARLY_MAX && of_job < OUTER_EARLY_OF_JOB;
 }
 
-int outer_early(struct outer_exec *exec, struct outer_step *takes)
+int outer_early(struct outer_exec *exec, struct outer_step *takes,
+                void (*on_end)(struct outer_step *step))
 {
     ASSERT_LOOP_THREAD(exec->loop);
     struct outer_early *e = mem_alloc(sizeof *e);
     e->run = (struct outer_run){.exec = exec, .step = takes};
+    e->on_end = on_end;
     e->inputs = mem_alloc_array(takes->n_contributions, sizeof *e->inputs);
     for (size_t i = 0; i < takes->n_contributions; i++)
         e->inputs[i].source.fd = -1;
     (void)pthread_mutex_init(&e->lock, NULL); /* default attributes: cannot fail on Linux */
     (void)pthread_cond_init(&e->changed, NULL);
     e->shares = 1;
-    if (!outer_early_has_place(exec, takes->state_dir) ||
+    if (!outer_early_has_place(exec, takes->job_id, takes->state_dir) ||
         pool_submit(exec->early, work, finished, e) < 0) {
         drop(e);
         return -EAGAIN;
@@ -333,10 +403,10 @@ struct outer_early *outer_early_of(struct outer_exec *exec, const struct outer_s
 
 void outer_early_let_go(struct outer_early *e)
 {
-    if (e && has_ended(e))
-        unlist(e);
-    else if (e)
+    if (e && (!has_ended(e) || atomic_load(&e->files)))
         end(e);
+    else if (e)
+        unlist(e);
 }
 
 void outer_early_stop_all(struct outer_exec *exec)
@@ -387,9 +457,12 @@ int outer_early_take(const struct outer_run *r, const struct fold_step *step,
         rc = fold_hash_inputs(step, read, err);
     if (rc == 0 && memcmp(read, e->result.inputs, sizeof read) != 0)
         rc = -ERR_HASH;
+    if (rc < 0 && atomic_load(&e->files))
+        remove_files(e); /* they would take the room of those that are made now */
     if (rc < 0)
         give_up(e);
     else
         *ret = e->result;
+    atomic_store(&e->files, false); /* they are the step's */
     return rc;
 }

@@ -11,8 +11,13 @@
  * contributions were hashed, checked and judged, would make the same.  Its inputs are hashed as
  * they are read, and again, from the blobs, before it is adopted.
  *
- * One that must wait for 15 s for a byte of a contribution ends.  At most OUTER_EARLY_MAX
- * run at a time, on threads of their own. */
+ * One that must wait for 15 s for a byte of a contribution ends.  At most OUTER_EARLY_MAX run at a
+ * time, on threads of their own, of which half are one job's at most, so that a job whose uploads
+ * are slow leaves places to others.  OUTER_EARLY_COMPUTING of them compute at a time: one that
+ * waits for bytes lets another.
+ *
+ * The files of one that is stopped, or of which the decided step has no use, are removed; those
+ * that a stop of the process leaves go at the next start (leftover.h). */
 #ifndef COORDINATOR_OUTER_EARLY_H
 #define COORDINATOR_OUTER_EARLY_H
 
@@ -26,14 +31,18 @@ struct outer_exec;
 struct outer_run;
 struct outer_step;
 
-#define OUTER_EARLY_MAX 2 /* at a time */
+#define OUTER_EARLY_MAX 8 /* at a time: memory is under 8 MiB for each */
+#define OUTER_EARLY_OF_JOB (OUTER_EARLY_MAX / 2)
+#define OUTER_EARLY_COMPUTING 2
 
 /* ---- loop thread ---- */
 
-/* False: too many run, or one of this state_dir has not ended. */
-bool outer_early_has_place(struct outer_exec *exec, const char *state_dir);
-/* Begins the step, which it takes.  -EAGAIN: there is no place. */
-int outer_early(struct outer_exec *exec, struct outer_step *takes);
+/* False: too many run, or too many of the job, or one of this state_dir has not ended. */
+bool outer_early_has_place(struct outer_exec *exec, uint64_t job_id, const char *state_dir);
+/* Begins the step, which it takes.  -EAGAIN: there is no place.  on_end: it touches no file any
+ * more, and a place may be free; called once or twice.  May be NULL. */
+int outer_early(struct outer_exec *exec, struct outer_step *takes,
+                void (*on_end)(struct outer_step *step));
 /* Stops that of a state_dir; none is fine. */
 void outer_early_stop(struct outer_exec *exec, const char *state_dir);
 /* A share of its delta.  -EAGAIN: nothing of it is there yet; -ERR_NOTFOUND: there will be none. */

@@ -295,8 +295,6 @@ static int fold(struct outer_run *r, struct fold_result *result, struct err *err
     step.stop_arg = r;
     r->step->used_ema_decay = step.ema_decay;
     r->step->early = r->early && outer_early_take(r, &step, result, err) == 0;
-    if (r->early && !r->step->early)
-        remove_made(r); /* by it: they would take the room of those that are made now */
     return r->step->early ? 0 : fold_run(&step, result, err);
 }
 
@@ -478,11 +476,12 @@ int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
     e->loop = loop;
     e->store = store;
     e->seen = seen_new();
+    (void)sem_init(&e->computing, 0, OUTER_EARLY_COMPUTING); /* a valid value: cannot fail */
     list_init(&e->running);
     list_init(&e->earlies);
     int rc = pool_new(loop, "outer", threads ? threads : 1, OUTER_QUEUE_MAX, &e->pool, err);
     if (rc == 0)
-        rc = pool_new(loop, "early", OUTER_EARLY_MAX, OUTER_EARLY_MAX, &e->early, err);
+        rc = pool_new(loop, "early", OUTER_EARLY_MAX, 2 * OUTER_EARLY_MAX, &e->early, err);
     if (rc < 0)
         outer_exec_free(e);
     else
@@ -497,6 +496,7 @@ void outer_exec_free(struct outer_exec *exec)
     outer_early_stop_all(exec); /* for which steps may wait */
     pool_free(exec->pool);
     pool_free(exec->early);
+    (void)sem_destroy(&exec->computing); /* nobody waits */
     seen_free(exec->seen);
     mem_free(exec);
 }
@@ -599,13 +599,13 @@ static bool version_of(const char *name, uint64_t *ret)
     return false;
 }
 
-int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err)
+int outer_state_prune(const char *state_dir, uint64_t keep, uint64_t newest, struct err *err)
 {
     struct file_names names = {0};
     int rc = file_is_dir(state_dir) ? file_list(state_dir, 4096, &names, err) : 0;
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         uint64_t version = 0;
-        if (!version_of(names.items[i], &version) || version >= keep)
+        if (!version_of(names.items[i], &version) || (version >= keep && version <= newest))
             continue;
         char *path = file_join(state_dir, names.items[i]);
         rc = file_remove(path, err);

@@ -178,9 +178,9 @@ static inline char *outer_state_file(const char *state_dir, const char *what, ui
     return str_printf("%s/%s.%llu.safetensors", state_dir, what, (unsigned long long)version);
 }
 
-/* Removes state files of versions below `keep` (after v+1 has been recorded).
- * Any thread. */
-int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err);
+/* Removes state files of versions below `keep` (after v+1 has been recorded), and of those above
+ * `newest`, of which no step may be running.  Any thread. */
+int outer_state_prune(const char *state_dir, uint64_t keep, uint64_t newest, struct err *err);
 
 /* Frees strings and contributions of a step, not the step itself. */
 static inline void outer_step_release(struct outer_step *step)

@@ -145,6 +145,16 @@ void outer_run_close(struct outer_run *r)
     }
 }
 
+void outer_run_discard(const struct outer_step *s)
+{
+    static const char *const kinds[] = {"target", "momentum", "buffer", "full", "delta", "ema"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char *path = outer_state_file(s->state_dir, kinds[i], s->base + 1);
+        (void)file_remove(path, NULL); /* it may not be there */
+        mem_free(path);
+    }
+}
+
 /* ---- checks and the fold ---- */
 
 struct fold_origin outer_run_origin(const struct outer_run *r, size_t i)

@@ -3,6 +3,8 @@
 #ifndef COORDINATOR_OUTER_RUN_H
 #define COORDINATOR_OUTER_RUN_H
 
+#include <semaphore.h>
+
 #include "common/base/list.h"
 #include "common/outer/fold.h"
 #include "coordinator/outer/outer_exec.h"
@@ -15,6 +17,7 @@ struct outer_exec {
     struct blobstore *store; /* any thread */
     struct pool *pool;
     struct pool *early;  /* runs early steps */
+    sem_t computing;     /* held by those of them that compute; any thread */
     struct seen *seen;   /* any thread */
     struct list running; /* struct outer_run; loop thread */
     struct list earlies; /* struct outer_early; loop thread */
@@ -39,6 +42,9 @@ struct outer_run {
  * them; call it before the step is answered, which then belongs to the caller. */
 int outer_run_open(struct outer_run *r, struct err *err);
 void outer_run_close(struct outer_run *r);
+
+/* Removes the files of v + 1 from state_dir. */
+void outer_run_discard(const struct outer_step *s);
 
 /* The local file of a blob, held until outer_let_go(); NULL: nobody has it, or its bytes differ.
  * Negative: the store cannot say now, which is not the blob's fault. */

@@ -6,6 +6,7 @@
 #include "common/base/rng.h"
 #include "common/net/growing.h"
 #include "coordinator/job/folds.h"
+#include "coordinator/job/leftover.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/work/query.h"
@@ -158,13 +159,31 @@ static uint64_t mark_of(const struct coordinator *co, const struct job *j,
     return sum;
 }
 
+/* Its thread has written its last file, which may have been after the end of the job. */
+static void on_end(struct outer_step *step)
+{
+    struct coordinator *co = step->arg;
+    const struct job *j = state_job(&co->state, step->job_id);
+    if (co->closing)
+        return;
+    if (j != NULL && job_is_ended(j))
+        folds_clean_up(co, j);
+    if (j == NULL) { /* it was removed, too */
+        char *dir = outer_state_dir(step->job_id, 0);
+        leftover_drop(co, file_join(co->opt.data_dir, dir), 0);
+        mem_free(dir);
+    }
+    core_touch(co); /* others wait for the place */
+}
+
 static void begin(struct coordinator *co, const struct job *j, const struct module_rec *m,
                   struct early *e)
 {
     const struct folds_coming coming = {e->n, coming_of, e};
     struct outer_step *step = folds_step(co, j, m, &coming);
     const size_t n = step->n_contributions;
-    if (outer_early(co->outer, step) < 0) {
+    step->arg = co;
+    if (outer_early(co->outer, step, on_end) < 0) {
         e->mark = 0;
         return;
     }
@@ -207,7 +226,9 @@ static void consider(struct coordinator *co, struct early *e)
         return;
     if (had != 0)
         outer_early_stop(co->outer, e->state_dir);
-    e->mark = outer_early_has_place(co->outer, e->state_dir) ? mark : 0; /* or in a later turn */
+    e->mark = outer_early_has_place(co->outer, e->job_id, e->state_dir)
+                  ? mark
+                  : 0; /* or in a later turn */
     if (e->mark != 0)
         begin(co, j, m, e);
 }

@@ -183,6 +183,21 @@ static char *begun(struct rig *r, const char *what)
     return str_printf("%s/outer/1/%d/%s.1.safetensors", r->f.dir, MODULE, what);
 }
 
+/* What a stop left of a step that was not on record goes; the newest version's state stays. */
+static void test_begun(void **state)
+{
+    struct rig *r = *state;
+    char *target = begun(r, "target"),
+         *next = str_printf("%s/outer/1/%d/delta.2.safetensors", r->f.dir, MODULE);
+    stop(r);
+    assert_int_equal(file_write_atomic(next, "x", 1, 0600, NULL), 0);
+    start(r);
+    assert_false(file_exists(next));
+    assert_true(file_exists(target));
+    mem_free(target);
+    mem_free(next);
+}
+
 /* The state was kept here alone until now. */
 static void test_missing_ones_are_sent(void **state)
 {
@@ -267,6 +282,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_names, begin, end),
         cmocka_unit_test_setup_teardown(test_ended, begin, end),
         cmocka_unit_test_setup_teardown(test_unread, begin, end),
+        cmocka_unit_test_setup_teardown(test_begun, begin, end),
         cmocka_unit_test_setup_teardown(test_missing_ones_are_sent, begin, end),
         cmocka_unit_test_setup_teardown(test_sending_is_told, begin, end),
         cmocka_unit_test_setup_teardown(test_ended_jobs_have_none, begin, end)};

@@ -201,7 +201,7 @@ static void run_plain(struct rig *r, struct outer_step *s)
 static struct growing *begin_early(struct rig *r)
 {
     struct growing *g = NULL;
-    assert_int_equal(outer_early(r->exec, make_step(r)), 0);
+    assert_int_equal(outer_early(r->exec, make_step(r), NULL), 0);
     WAIT_UNTIL(r, outer_early_delta(r->exec, r->state_dir, &g) == 0);
     return g;
 }
@@ -269,7 +269,7 @@ static void test_uploads(void **state)
     contribute(&r, alike);
     assert_int_equal(send_to(&r, 0, r.up[0].whole.len), 0);
     assert_int_equal(send_to(&r, 1, 9000), 0);
-    assert_int_equal(outer_early(r.exec, make_step(&r)), 0);
+    assert_int_equal(outer_early(r.exec, make_step(&r), NULL), 0);
     r.up[1].writer->ops->abort(r.up[1].writer, true);
     r.up[1].writer = NULL;
     assert_int_equal(send_to(&r, 1, 20000), 0);
@@ -410,13 +410,13 @@ static void test_stopped(void **state)
     contribute(&r, alike);
     send_parts(&r, 0.4);
     g = begin_early(&r);
-    assert_int_equal(outer_early(r.exec, make_step(&r)), -EAGAIN);
+    assert_int_equal(outer_early(r.exec, make_step(&r), NULL), -EAGAIN);
     outer_early_stop(r.exec, r.state_dir);
     outer_early_stop(r.exec, "elsewhere");
     assert_int_equal(growing_read(g, 8, &byte, 1), -1);
     growing_drop(g);
     assert_int_equal(outer_early_delta(r.exec, r.state_dir, &g), -ERR_NOTFOUND);
-    WAIT_UNTIL(&r, outer_early(r.exec, make_step(&r)) == 0);
+    WAIT_UNTIL(&r, outer_early(r.exec, make_step(&r), NULL) == 0);
     send_parts(&r, 1);
     struct outer_step *s = make_step(&r);
     run(&r, s);
@@ -435,7 +435,7 @@ static void test_stalled(void **state)
     contribute(&r, alike);
     send_parts(&r, 0.4);
     clock_fake_set(clock_now_ns());
-    assert_int_equal(outer_early(r.exec, make_step(&r)), 0);
+    assert_int_equal(outer_early(r.exec, make_step(&r), NULL), 0);
     while (outer_early_delta(r.exec, r.state_dir, &g) == -EAGAIN)
         loop_turn(r.loop, false);
     growing_drop(g);
@@ -448,6 +448,91 @@ static void test_stalled(void **state)
     rig_end(&r);
 }
 
+static bool is_whole(struct growing *g)
+{
+    uint8_t byte;
+    return growing_read(g, growing_length(g) - 1, &byte, 1) == 1;
+}
+
+static size_t n_files(const struct rig *r)
+{
+    struct file_names names = {0};
+    assert_int_equal(file_list(r->state_dir, 100, &names, NULL), 0);
+    const size_t n = names.n;
+    file_names_release(&names);
+    return n;
+}
+
+/* Nothing is left of one that was whole when it was stopped, or when its step failed. */
+static void test_undecided(void **state)
+{
+    static const float outlier[K] = {1e-3f, 5e-2f, 1e-3f};
+    struct rig r;
+    struct err err = {0};
+    rig_begin(&r);
+    contribute(&r, outlier);
+    send_parts(&r, 1);
+    struct growing *g = begin_early(&r);
+    WAIT_UNTIL(&r, is_whole(g));
+    growing_drop(g);
+    WAIT_UNTIL(&r, n_files(&r) == 5);
+    outer_early_stop(r.exec, r.state_dir);
+    WAIT_UNTIL(&r, n_files(&r) == 0);
+    WAIT_UNTIL(&r, outer_early_has_place(r.exec, 0, r.state_dir));
+    g = begin_early(&r);
+    WAIT_UNTIL(&r, is_whole(g));
+    struct outer_step *s = make_step(&r);
+    s->min_accepted = K;
+    assert_int_equal(outer_submit(r.exec, s, on_done, &err), 0);
+    WAIT_UNTIL(&r, r.done == 1);
+    assert_int_equal(s->rc, -ERR_LIMIT);
+    WAIT_UNTIL(&r, n_files(&r) == 0);
+    assert_true(growing_is_given_up(g));
+    growing_drop(g);
+    step_free(s);
+    rig_end(&r);
+}
+
+static struct outer_step *step_of(struct rig *r, uint64_t job_id, unsigned i)
+{
+    struct outer_step *s = make_step(r);
+    mem_free(s->state_dir);
+    s->job_id = job_id;
+    s->state_dir = str_printf("%s-%u-%u", r->state_dir, (unsigned)job_id, i);
+    return s;
+}
+
+static unsigned n_ended;
+
+static void on_end(struct outer_step *step)
+{
+    n_ended++;
+}
+
+/* Uploads that are slow keep no other job from its early steps. */
+static void test_fair(void **state)
+{
+    struct rig r;
+    struct growing *g = NULL;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 0.4);
+    for (unsigned i = 0; i <= OUTER_EARLY_OF_JOB; i++)
+        assert_int_equal(outer_early(r.exec, step_of(&r, 1, i), NULL),
+                         i < OUTER_EARLY_OF_JOB ? 0 : -EAGAIN);
+    struct outer_step *s = step_of(&r, 2, 0);
+    char *dir = str_dup(s->state_dir);
+    s->n_contributions = 1; /* which comes, unlike the others */
+    assert_int_equal(outer_early(r.exec, s, on_end), 0);
+    assert_int_equal(send_to(&r, 0, r.up[0].whole.len), 0);
+    WAIT_UNTIL(&r, n_ended == 1);
+    assert_int_equal(outer_early_delta(r.exec, dir, &g), 0);
+    assert_true(is_whole(g));
+    growing_drop(g);
+    mem_free(dir);
+    rig_end(&r);
+}
+
 /* Too many at a time are refused, and all end with the executor. */
 static void test_shutdown(void **state)
 {
@@ -455,12 +540,9 @@ static void test_shutdown(void **state)
     rig_begin(&r);
     contribute(&r, alike);
     send_parts(&r, 0.4);
-    for (unsigned i = 0; i <= OUTER_EARLY_MAX; i++) {
-        struct outer_step *s = make_step(&r);
-        mem_free(s->state_dir);
-        s->state_dir = str_printf("%s-%u", r.state_dir, i);
-        assert_int_equal(outer_early(r.exec, s), i < OUTER_EARLY_MAX ? 0 : -EAGAIN);
-    }
+    for (unsigned i = 0; i <= OUTER_EARLY_MAX; i++)
+        assert_int_equal(outer_early(r.exec, step_of(&r, i, 0), NULL),
+                         i < OUTER_EARLY_MAX ? 0 : -EAGAIN);
     rig_end(&r);
 }
 
@@ -470,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_taken),     cmocka_unit_test(test_uploads),
         cmocka_unit_test(test_made_anew), cmocka_unit_test(test_wrong_bytes),
         cmocka_unit_test(test_stopped),   cmocka_unit_test(test_stalled),
+        cmocka_unit_test(test_undecided), cmocka_unit_test(test_fair),
         cmocka_unit_test(test_shutdown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,7 +154,7 @@ static void record(struct rig *r, const struct outer_step *s)
     r->version++;
     r->before = r->files[OUTER_FULL];
     memcpy(r->files, s->made, sizeof s->made);
-    assert_int_equal(outer_state_prune(r->state_dir, r->version, &err), 0);
+    assert_int_equal(outer_state_prune(r->state_dir, r->version, UINT64_MAX, &err), 0);
 }
 
 static size_t state_files(const struct rig *r)
@@ -771,15 +771,20 @@ static void test_prune(void **state)
     struct rig r;
     struct err err = {0};
     rig_begin(&r);
-    assert_int_equal(outer_state_prune(r.state_dir, 4, &err), 0); /* no such directory */
+    assert_int_equal(outer_state_prune(r.state_dir, 4, UINT64_MAX, &err),
+                     0); /* no such directory */
     assert_int_equal(file_mkdirs(r.state_dir, 0700, &err), 0);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char *path = file_join(r.state_dir, names[i]);
         assert_int_equal(file_write_atomic(path, "x", 1, 0600, &err), 0);
         mem_free(path);
     }
-    assert_int_equal(outer_state_prune(r.state_dir, 4, &err), 0);
+    assert_int_equal(outer_state_prune(r.state_dir, 4, UINT64_MAX, &err), 0);
     assert_int_equal(state_files(&r), 2); /* version 4 and what is not ours */
+    assert_int_equal(outer_state_prune(r.state_dir, 0, 4, &err), 0);
+    assert_int_equal(state_files(&r), 2);
+    assert_int_equal(outer_state_prune(r.state_dir, 0, 3, &err), 0);
+    assert_int_equal(state_files(&r), 1);
     rig_end(&r);
 }
 

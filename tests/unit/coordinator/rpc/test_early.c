@@ -1,9 +1,9 @@
 /* Early steps: begun when all contributions are here or announced, stopped when that changes. */
 #include "coordinator/rpc/early.h"
 #include "coordinator/job/folds.h"
-#include "coordinator/work/tasks.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/blobs.h"
 #include "tests/unit/common/outer/fixture.h"
 #include "tests/unit/coordinator/bare.h"
@@ -36,6 +36,7 @@ static void rig_begin(struct rig *r, struct coordinator *co, const char *yaml)
     r->co = co;
     co->opt.data_dir = r->f.dir;
     list_init(&co->earlies);
+    list_init(&co->next.durables);
     char *dir = fx_path(&r->f, "blobs");
     assert_int_equal(blob_dir_open(dir, 0, &co->blobs, NULL), 0);
     assert_int_equal(outer_exec_new(co->loop, co->blobs, 1, &co->outer, NULL), 0);
@@ -61,6 +62,7 @@ static void rig_begin(struct rig *r, struct coordinator *co, const char *yaml)
 
 static void rig_end(struct rig *r)
 {
+    r->co->closing = true;
     early_end(r->co);
     assert_true(list_empty(&r->co->earlies));
     outer_exec_free(r->co->outer);
@@ -135,6 +137,25 @@ static void test_begins(void **state)
     early_turn(r.co);
     assert_int_equal(named(&r), -ERR_NOTFOUND);
     assert_false(is_begun(&r));
+    rig_end(&r);
+}
+
+/* Its thread may write after the files of an ended job were removed, so they are removed again. */
+static void test_job_ends(void **state)
+{
+    struct rig r;
+    rig_begin(&r, *state, diloco);
+    assert_true(announce(&r, 0, LARGE) && announce(&r, 1, LARGE));
+    assert_true(is_begun(&r));
+    r.j->state = JOB_CANCELLED;
+    early_turn(r.co);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (list_empty(&r.co->next.durables) && clock_now_ms() < until)
+        loop_turn(r.co->loop, false);
+    assert_false(list_empty(&r.co->next.durables));
+    struct durable *d = list_entry(list_pop(&r.co->next.durables), struct durable, link);
+    d->fn(d->arg, -ERR_CANCELLED);
+    mem_free(d);
     rig_end(&r);
 }
 
@@ -352,6 +373,7 @@ int main(void)
     log_set_level(LOG_LEVEL_WARN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_begins, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(test_job_ends, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(test_reported, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(test_lost, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(test_decided, bare_begin, bare_end),
