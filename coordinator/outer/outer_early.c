@@ -40,6 +40,7 @@ struct outer_early {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
+    bool checked; /* what the step starts from: nothing of that is mended any more */
     bool ended;
     int rc;
     struct growing *delta; /* NULL: not begun */
@@ -155,6 +156,14 @@ static void close_input(struct input *in)
     in->source.fd = -1;
 }
 
+static void note_checked(struct outer_early *e)
+{
+    (void)pthread_mutex_lock(&e->lock);
+    e->checked = true;
+    (void)pthread_cond_broadcast(&e->changed);
+    (void)pthread_mutex_unlock(&e->lock);
+}
+
 static int fold_early(struct outer_early *e, struct err *err)
 {
     struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
@@ -166,6 +175,7 @@ static int fold_early(struct outer_early *e, struct err *err)
         rc = stopped(e, err);
     if (rc == 0)
         rc = outer_run_check_ours(&e->run, err);
+    note_checked(e);
     for (size_t i = 0; i < s->n_contributions && rc == 0; i++)
         rc = open_input(e, i, err);
     if (rc < 0)
@@ -423,15 +433,19 @@ void outer_early_stop_all(struct outer_exec *exec)
 
 /* ---- the executor's threads ---- */
 
-void outer_early_await(const struct outer_run *r)
+/* Waits until it has ended, or has checked what it starts from. */
+static void await_change(struct outer_early *e, bool checked)
 {
-    struct outer_early *e = r->early;
-    if (e == NULL)
-        return;
     (void)pthread_mutex_lock(&e->lock);
-    while (!e->ended)
+    while (!e->ended && !(checked && e->checked))
         (void)pthread_cond_wait(&e->changed, &e->lock);
     (void)pthread_mutex_unlock(&e->lock);
+}
+
+void outer_early_await_checks(const struct outer_run *r)
+{
+    if (r->early)
+        await_change(r->early, true);
 }
 
 /* Are all contributions folded as they are, with the weights of the early step? */
@@ -450,11 +464,15 @@ int outer_early_take(const struct outer_run *r, const struct fold_step *step,
 {
     struct outer_early *e = r->early;
     uint8_t read[HASH_BYTES];
-    int rc = e->rc; /* it has ended */
-    if (rc == 0 && (is_stopped(e) || !same_weights(e->run.step, r->step)))
-        rc = -ERR_STALE;
-    if (rc == 0)
+    int rc = is_stopped(e) || !same_weights(e->run.step, r->step) ? -ERR_STALE : 0;
+    if (rc == 0) /* meanwhile it goes on */
         rc = fold_hash_inputs(step, read, err);
+    if (rc < 0)
+        give_up(e);
+    await_change(e, false);
+    rc = rc < 0 ? rc : e->rc;
+    if (rc == 0 && is_stopped(e))
+        rc = -ERR_STALE;
     if (rc == 0 && memcmp(read, e->result.inputs, sizeof read) != 0)
         rc = -ERR_HASH;
     if (rc < 0 && atomic_load(&e->files))

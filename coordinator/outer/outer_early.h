@@ -57,11 +57,10 @@ void outer_early_stop_all(struct outer_exec *exec);
 
 /* ---- the executor's threads ---- */
 
-/* Waits for the end of r->early, whose files have the same names as those of r. */
-void outer_early_await(const struct outer_run *r);
-/* The result of r->early, if it is that of `step`; else negative, and what it has made is of no
- * use.
- */
+/* Waits until r->early, if there is one, has checked what both start from: each may mend that. */
+void outer_early_await_checks(const struct outer_run *r);
+/* The result of r->early, for whose end it waits, since its files have the same names as those of
+ * r, if it is that of `step`; else negative, and what it has made is of no use. */
 int outer_early_take(const struct outer_run *r, const struct fold_step *step,
                      struct fold_result *ret, struct err *err);
 

@@ -359,7 +359,7 @@ static int keep(struct outer_run *r, const struct fold_result *f, struct err *er
 static int run_step(struct outer_run *r, struct err *err)
 {
     struct fold_result f = {0};
-    outer_early_await(r); /* its files have our names */
+    outer_early_await_checks(r);
     int rc = outer_run_open(r, err);
     if (rc == 0)
         rc = check_all(r, err);
