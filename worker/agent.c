@@ -830,7 +830,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
                                                  .tmp_dir = a->opt.tmp_dir,
                                                  .arg = a,
                                                  .on_done = on_early});
-    a->coming = coming_new(&a->opt.env, a->opt.tmp_dir, on_coming, a);
+    a->coming = coming_new(&a->opt.env, a->opt.modules, a->opt.tmp_dir, on_coming, a);
     *ret = a;
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "common/net/pool.h"
 #include "worker/link/fetch.h"
 #include "worker/order/cache.h"
+#include "worker/order/modules.h"
 
 #define COMING_MAX 4 /* they take places of transfers, while contributions need some */
 
@@ -17,6 +18,7 @@ struct delta {
     struct list link; /* in c->deltas until it is here or given up */
     struct coming *c; /* NULL: nobody waits for it any more */
     struct cache *cache;
+    struct modules *modules;
     uint64_t module_id, version, xfer; /* xfer 0: it has come */
     char *sent;                        /* the file as it comes */
     struct err err;
@@ -24,6 +26,7 @@ struct delta {
 
 struct coming {
     const struct fetch_env *env;
+    struct modules *modules;
     const char *tmp_dir;
     void (*on_end)(void *arg);
     void *arg;
@@ -31,11 +34,12 @@ struct coming {
     unsigned n_begun;
 };
 
-struct coming *coming_new(const struct fetch_env *env, const char *tmp_dir,
-                          void (*on_end)(void *arg), void *arg)
+struct coming *coming_new(const struct fetch_env *env, struct modules *modules,
+                          const char *tmp_dir, void (*on_end)(void *arg), void *arg)
 {
     struct coming *c = mem_alloc(sizeof(*c));
-    *c = (struct coming){.env = env, .tmp_dir = tmp_dir, .on_end = on_end, .arg = arg};
+    *c = (struct coming){
+        .env = env, .modules = modules, .tmp_dir = tmp_dir, .on_end = on_end, .arg = arg};
     list_init(&c->deltas);
     return c;
 }
@@ -89,6 +93,18 @@ static void end(struct delta *d, int rc)
         c->on_end(c->arg);
 }
 
+/* A version that cannot be made now is made when a task names it. */
+static void make_version(const struct delta *d, const uint8_t sha256[32])
+{
+    struct err err = {0};
+    char *temp = str_printf("%s.version", d->sent);
+    if (d->modules &&
+        modules_foresee(d->modules, d->module_id, d->version - 1, sha256, temp, &err) < 0)
+        log_info("coming", "version %" PRIu64 " of module %" PRIu64 " is not made early: %s",
+                 d->version, d->module_id, err.msg);
+    mem_free(temp);
+}
+
 static int restore(void *arg)
 {
     struct delta *d = arg;
@@ -107,6 +123,8 @@ static int restore(void *arg)
     }
     if (rc == 0)
         rc = cache_added(d->cache, sha256, &d->err);
+    if (rc == 0)
+        make_version(d, sha256);
     (void)file_remove(made, NULL); /* after a failure */
     mem_free(made);
     return rc;
@@ -151,6 +169,7 @@ void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const 
     struct delta *d = mem_alloc(sizeof(*d));
     *d = (struct delta){.c = c,
                         .cache = c->env->cache,
+                        .modules = c->modules,
                         .module_id = module_id,
                         .version = version,
                         .sent = str_printf("%s/coming-%u", c->tmp_dir, c->n_begun++)};

@@ -2,9 +2,10 @@
  * down while contributions go up.
  *
  *   told ─► fetch, as far as the delta is made ─► its own order and hash (compute thread) ─► cache
+ *                                                └► the version that it leads to ─► cache
  *
  * A delta is in the cache by its hash, like any other, and a task that names another one fetches
- * that.  A step that is decided otherwise cuts the transfer.  A failure only costs what it brought.
+ * that.  So is the version: while the coordinator still writes it, it is made here.  A step that is decided otherwise cuts the transfer.  A failure only costs what it brought.
  * Loop thread. */
 #ifndef WORKER_COMING_H
 #define WORKER_COMING_H
@@ -14,10 +15,11 @@
 
 struct coming;
 struct fetch_env;
+struct modules;
 
-/* env and tmp_dir are kept until coming_free; on_end(arg): a delta is here, or will not come. */
-struct coming *coming_new(const struct fetch_env *env, const char *tmp_dir,
-                          void (*on_end)(void *arg), void *arg);
+/* env, modules (NULL: no versions are made) and tmp_dir are kept until coming_free; on_end(arg): a delta is here, or will not come. */
+struct coming *coming_new(const struct fetch_env *env, struct modules *modules,
+                          const char *tmp_dir, void (*on_end)(void *arg), void *arg);
 /* To be called after env->compute was freed.  Accepts NULL. */
 void coming_free(struct coming *c);
 

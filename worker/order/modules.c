@@ -429,3 +429,42 @@ int modules_rebuild(struct modules *m, struct work *w, struct err *err)
         note(m, t->modules[i]);
     return rc;
 }
+
+/* Makes the version after h of its delta; both are pinned. */
+static int foresee(struct modules *m, const struct held *h, const uint8_t delta[32],
+                   const char *temp, struct err *err)
+{
+    char from[CACHE_PATH_MAX], path[CACHE_PATH_MAX], to[CACHE_PATH_MAX];
+    uint8_t sha256[HASH_BYTES];
+    uint64_t size;
+    cache_path(m->cache, h->sha256, from);
+    cache_path(m->cache, delta, path);
+    int rc = cache_check(m->cache, h->sha256, 0, err);
+    if (rc == 0)
+        rc = file_size(from, &size, err);
+    if (rc == 0)
+        rc = cache_reserve(m->cache, size, err);
+    if (rc == 0)
+        rc = version_apply_delta(from, path, h->module_id, h->version, temp, NULL, sha256, err);
+    if (rc < 0)
+        return rc;
+    cache_path(m->cache, sha256, to);
+    rc = file_move(temp, to, err);
+    return rc < 0 ? rc : cache_added(m->cache, sha256, err);
+}
+
+int modules_foresee(struct modules *m, uint64_t module_id, uint64_t from, const uint8_t delta[32],
+                    const char *temp, struct err *err)
+{
+    struct held h;
+    if (!lookup(m, module_id, from, &h))
+        return err_set(err, -ERR_NOTFOUND,
+                       "version %" PRIu64 " of module %" PRIu64 " is not held here", from,
+                       module_id);
+    cache_pin(m->cache, h.sha256);
+    cache_pin(m->cache, delta);
+    const int rc = foresee(m, &h, delta, temp, err);
+    cache_unpin(m->cache, delta);
+    cache_unpin(m->cache, h.sha256);
+    return rc;
+}

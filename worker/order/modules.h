@@ -57,4 +57,10 @@ int modules_rebuild(struct modules *m, struct work *w, struct err *err);
 int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                  struct err *err);
 
+/* Makes the version after `from` of its delta, which is in the cache, before anybody has named that
+ * version: it is in the cache by its hash, for a task that names it.  temp: a path for the time
+ * until then.  -ERR_NOTFOUND: `from` is not held. */
+int modules_foresee(struct modules *m, uint64_t module_id, uint64_t from, const uint8_t delta[32],
+                    const char *temp, struct err *err);
+
 #endif

@@ -169,7 +169,7 @@ static int setup(void **state)
     memset(&job, 0, sizeof(job));
     ends = 0;
     env = (struct fetch_env){.cache = cache, .token = &token};
-    coming = coming_new(&env, top, on_end, NULL);
+    coming = coming_new(&env, NULL, top, on_end, NULL);
     return 0;
 }
 

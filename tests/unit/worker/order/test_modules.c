@@ -387,6 +387,8 @@ int version_apply_delta(const char *full_path, const char *delta_path, uint64_t 
     char data[BYTES];
     memset(data, 'a', sizeof(data));
     assert_true(file_exists(full_path) && file_exists(delta_path));
+    if (ret_sha256)
+        hash_sha256(data, sizeof(data), ret_sha256);
     return are_deltas ? file_write_put(out_path, data, sizeof(data), 0600, err)
                       : err_set(err, -ERR_FORMAT, "%s is no delta", delta_path);
 }
@@ -413,6 +415,34 @@ static void one_version_after_another(void **state)
         assert_false(file_exists(path));
     }
     work_free(w);
+}
+
+/* A delta that came before a task says of which version it is; what is held stays. */
+static void a_version_that_nobody_has_named(void **state)
+{
+    (void)state;
+    char *temp = in(top, "temp");
+    blob_add(1);
+    blob_add(2);
+    FAILS(modules_foresee(modules, 3, 6, sums[2], temp, err),
+          "version 6 of module 3 is not held here");
+    hold(3, 6, 1);
+    FAILS(modules_foresee(modules, 3, 6, sums[2], temp, err), "is no delta");
+    assert_false(file_exists(temp) || cache_has(cache, sums[0]));
+    are_deltas = true;
+    OK(modules_foresee(modules, 3, 6, sums[2], temp, err));
+    are_deltas = false;
+    assert_false(file_exists(temp));
+    OK(cache_check(cache, sums[0], BYTES, err));
+    holds(1, (struct modules_version[]){{3, 6}});
+    struct wanted x;
+    struct named here = {0};
+    wanted_init(&x);
+    OK(modules_needs(modules, &x.ref, false, name_it, &here, err));
+    is(&here, 0, 0, 0, "", "module");
+    OK(cache_reserve(cache, 0, err));
+    OK(cache_set_limit(cache, BYTES, err)); /* nothing of it is pinned any more */
+    mem_free(temp);
 }
 
 /* Whatever was wrong, the held version is not built on a second time. */
@@ -450,6 +480,7 @@ int main(void)
         TEST(version_0_is_drawn),
         TEST(made_modules_call_for_nothing),
         TEST(one_version_after_another),
+        TEST(a_version_that_nobody_has_named),
         TEST(a_version_that_cannot_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
