@@ -26,18 +26,26 @@ static const char *kind(enum args_type type)
     return type < ARGS_STR ? str_type_words((enum str_type)type) : "fewer values";
 }
 
-static int assign(const struct args_flag *f, const char *text, struct err *err)
+/* `name` is the flag's as it was written, after `dashes`. */
+static int assign_as(const struct args_flag *f, const char *dashes, const char *name,
+                     const char *text, struct err *err)
 {
     if (f->given)
         *f->given = true;
     if (set_value(f, text) == 0)
         return 0;
     if (f->min == 0 && f->max == 0)
-        return err_set(err, -EINVAL, "--%s is '%.100s', expected %s", f->name, text, kind(f->type));
+        return err_set(err, -EINVAL, "%s%s is '%.100s', expected %s", dashes, name, text,
+                       kind(f->type));
     char min[STR_HUMAN_MAX], max[STR_HUMAN_MAX];
-    return err_set(err, -EINVAL, "--%s is '%.100s', expected %s from %s to %s", f->name, text,
+    return err_set(err, -EINVAL, "%s%s is '%.100s', expected %s from %s to %s", dashes, name, text,
                    kind(f->type), str_type_bound((enum str_type)f->type, f->min, min),
                    str_type_bound((enum str_type)f->type, f->max, max));
+}
+
+static int assign(const struct args_flag *f, const char *text, struct err *err)
+{
+    return assign_as(f, "--", f->name, text, err);
 }
 
 static const struct args_flag *find(const struct args *a, const char *name, size_t len)
@@ -170,10 +178,42 @@ int args_parse(struct args *a, int argc, char **argv, struct err *err)
     return check_required(a, seen, err);
 }
 
+static void swap_dashes(char *text, char from, char to)
+{
+    for (; *text; text++)
+        *text = *text == from ? to : *text;
+}
+
+int args_set(const struct args *a, const char *where, const char *key, const char *text,
+             struct err *err)
+{
+    const char *names[FLAGS_MAX];
+    char name[64], hint[STR_HINT_MAX];
+    size_t n = 0;
+    str_copy(name, sizeof(name), key);
+    swap_dashes(name, '_', '-');
+    const struct args_flag *f = strchr(key, '-') ? NULL : find(a, name, strlen(name));
+    if (f && f->line_only)
+        return err_set(err, -EINVAL, "%s%s is not a setting: give --%s on the command line", where,
+                       key, name);
+    if (f && !text)
+        return err_set(err, -EINVAL, "%s%s needs one value: %s", where, key, f->doc);
+    if (f)
+        return assign_as(f, where, key, text, err);
+    for (f = a->flags; f->name && n < FLAGS_MAX; f++)
+        if (!f->line_only)
+            names[n++] = f->name;
+    (void)str_hint(name, names, n, "", hint);
+    swap_dashes(hint, '-', '_');
+    return err_set(err, -EINVAL, "%sunknown key '%.60s'%s (`%s --help` lists them)", where, key,
+                   hint, a->program);
+}
+
 /* The text of the default in the storage; "" for 0 and none, which mean
  * "not given". */
 static void default_text(const struct args_flag *f, char *out, size_t size)
 {
+    char bound[STR_HUMAN_MAX];
     out[0] = '\0';
     if (f->required)
         (void)snprintf(out, size, " (required)");
@@ -183,14 +223,10 @@ static void default_text(const struct args_flag *f, char *out, size_t size)
         (void)snprintf(out, size, " (default: %d)", *(int *)f->out);
     else if (f->type == ARGS_DOUBLE && *(double *)f->out != 0)
         (void)snprintf(out, size, " (default: %g)", *(double *)f->out);
-    else if (f->type == ARGS_U64 && *(uint64_t *)f->out != 0)
-        (void)snprintf(out, size, " (default: %llu)", (unsigned long long)*(uint64_t *)f->out);
-    else if (f->type == ARGS_DURATION_MS && *(uint64_t *)f->out != 0)
-        (void)snprintf(out, size, " (default: %gs)", (double)*(uint64_t *)f->out / 1000);
-    else if (f->type == ARGS_BYTES && *(uint64_t *)f->out != 0) {
-        char human[STR_HUMAN_MAX];
-        (void)snprintf(out, size, " (default: %s)", str_human_bytes(*(uint64_t *)f->out, human));
-    }
+    else if ((f->type == ARGS_U64 || f->type == ARGS_DURATION_MS || f->type == ARGS_BYTES) &&
+             *(uint64_t *)f->out != 0)
+        (void)snprintf(out, size, " (default: %s)",
+                       str_type_bound((enum str_type)f->type, (double)*(uint64_t *)f->out, bound));
 }
 
 /* Ends a line that has this many columns. */

@@ -51,6 +51,7 @@ struct args_flag {
     bool required;
     double min, max; /* numbers; both 0: any */
     bool *given;     /* set to true if the flag is given; may be NULL */
+    bool line_only;  /* args_set() refuses it */
 };
 
 struct args {
@@ -69,6 +70,11 @@ struct args {
 
 /* argv[0] is skipped.  Returns 0, ARGS_HELP, ARGS_VERSION, or -EINVAL. */
 int args_parse(struct args *a, int argc, char **argv, struct err *err);
+/* A line "key: text" of a file of settings: the key is a flag's name with '_' for '-', and the
+ * text, borrowed, its value (NULL: none, or several).  Parse again after the file, and the command
+ * line wins.  `where` ("FILE:3: ") begins an error's sentence. */
+int args_set(const struct args *a, const char *where, const char *key, const char *text,
+             struct err *err);
 void args_help(const struct args *a, FILE *out);
 /* Prints the help, version or error that rc stands for; returns the exit status, 0 or
  * ARGS_EXIT_USAGE. */

@@ -273,8 +273,12 @@ int str_parse_bytes(const char *s, uint64_t *ret)
 int str_parse_duration_ms(const char *s, uint64_t *ret)
 {
     static const struct unit units[] = {
-        {"ms", 1}, {"", 1e3}, {"s", 1e3}, {"m", 6e4}, {"h", 3.6e6}, {"d", 8.64e7},
+        {"ms", 1}, {"s", 1e3}, {"m", 6e4}, {"h", 3.6e6}, {"d", 8.64e7},
     };
+    if (strcmp(s, "0") == 0) {
+        *ret = 0;
+        return 0;
+    }
     return parse_with_unit(s, units, sizeof(units) / sizeof(units[0]), ret);
 }
 
@@ -326,18 +330,21 @@ const char *str_type_words(enum str_type type)
 
 char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX])
 {
-    static const struct {
-        const char *name;
-        double ms;
-    } units[] = {{"d", 8.64e7}, {"h", 3.6e6}, {"m", 6e4}, {"s", 1e3}, {"ms", 1}};
-    size_t u = 0;
-    if (type != STR_DURATION_MS || bound <= 0) {
-        (void)snprintf(out, STR_HUMAN_MAX, "%.12g", bound);
-        return out;
-    }
-    while (u + 1 < sizeof(units) / sizeof(units[0]) && fmod(bound, units[u].ms) != 0)
+    static const struct unit durations[] = {{"d", 8.64e7},
+                                            {"h", 3.6e6},
+                                            {"m", 6e4},
+                                            {"s", 1e3},
+                                            {"ms", 1}},
+                             sizes[] = {{"TiB", 0x1p40}, {"TB", 1e12}, {"GiB", 0x1p30}, {"GB", 1e9},
+                                        {"MiB", 0x1p20}, {"MB", 1e6},  {"", 1}};
+    static const struct unit number = {"", 1};
+    const struct unit *u = bound <= 0                ? &number
+                           : type == STR_DURATION_MS ? durations
+                           : type == STR_BYTES       ? sizes
+                                                     : &number;
+    while (u->factor != 1 && fmod(bound, u->factor) != 0)
         u++;
-    (void)snprintf(out, STR_HUMAN_MAX, "%.12g%s", bound / units[u].ms, units[u].name);
+    (void)snprintf(out, STR_HUMAN_MAX, "%.12g%s", bound / u->factor, u->name);
     return out;
 }
 

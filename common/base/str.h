@@ -38,7 +38,7 @@ int str_parse_bool(const char *s, bool *ret);     /* true false yes no on off */
 int str_parse_bytes(const char *s,
                     uint64_t *ret); /* "512", "64KiB", "1.5GiB", "10MB", "8M" (2^20) */
 int str_parse_duration_ms(const char *s,
-                          uint64_t *ret); /* "250ms" "2s" "1.5m" "3h" "1d"; bare = s */
+                          uint64_t *ret); /* "250ms" "2s" "1.5m" "3h" "1d"; bare: only "0" */
 
 /* The types of flags and of keys of a file. */
 enum str_type {
@@ -55,7 +55,7 @@ int str_parse(enum str_type type, const char *s, double min, double max, void *r
 const char *str_type_words(enum str_type type); /* "a whole number", "a size such as 64MiB" */
 
 #define STR_HUMAN_MAX 32
-/* A bound as str_parse reads it: "60", "100ms", "10m". */
+/* A bound or default as str_parse reads it: "60", "100ms", "10m", "20GB". */
 char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX]);
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s", "3d04h" */

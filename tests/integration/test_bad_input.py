@@ -171,11 +171,32 @@ def test_port_in_use(tmp_path):
     (["--config", "/nowhere/coordinator.yaml"], "cannot open /nowhere/coordinator.yaml"),
     (["--log-level", "loud"], "log_level is 'loud', expected debug, info, warn or error"),
     (["--log", "debug"], "did you mean '--log-level'?"),
+    (["--lease", "100"], "--lease is '100', expected a duration such as 2s from 500ms to 10m"),
 ])
 def test_settings_that_no_restart_mends(tmp_path, flags, words):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1", *flags],
                           stderr=subprocess.PIPE, text=True, timeout=30)
     assert done.returncode == USAGE and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("text, flags, words", [
+    ("lease: 100", [], "settings.yaml:1: lease is '100', expected a duration such as 2s from 500ms to 10m"),
+    ("lease: 100", ["--lease", "1m"], "lease is '100'"),  # also where a flag wins
+    ("store: s3://a/b\nlease_ms: 8s", [], "settings.yaml:2: unknown key 'lease_ms'; did you mean 'lease'? (`coordinatord --help` lists them)"),
+    ("rcp_port: 1", [], "settings.yaml:1: unknown key 'rcp_port'; did you mean 'rpc_port'?"),
+    ("data_dir: /x", [], "settings.yaml:1: data_dir is not a setting: give --data-dir on the command line"),
+    ("host:", [], "settings.yaml:1: host needs one value: name or address"),
+    ("rpc_port: [1, 2]", [], "settings.yaml:1: rpc_port needs one value: port for workers"),
+    ("lease: 1s", [], "the lease of 1000 ms is shorter than two heartbeats"),
+    ("plain_http: true\nstandby: 10s", [], "--standby needs --store-state"),
+    ("log_level: loud", [], "log_level is 'loud'"),
+])
+def test_settings_of_a_file(tmp_path, text, flags, words):
+    (tmp_path / "settings.yaml").write_text(text + "\n")
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", "c", "--config", "settings.yaml", *flags], cwd=tmp_path,
+                          stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    assert done.returncode == USAGE and not (tmp_path / "c").exists(), done.stderr
+    one_sentence(done, words)
 
 
 @pytest.mark.parametrize("command", [

@@ -30,6 +30,16 @@ def test_units_are_sandboxed(unit):
     assert 0 < score <= EXPOSURE_MAX / 10
 
 
+def test_the_settings_of_the_package_are_known(tmp_path):
+    """Also those that its file only shows, as comments: what is refused is what the test adds."""
+    shown = re.sub(r"^#(\w+: )", r"\1", open(f"{DEPLOY}/deb/coordinator.yaml", encoding="utf-8").read(), flags=re.M)
+    assert "\nstore_state: " in shown
+    (tmp_path / "all.yaml").write_text(shown + "last: 1\n")
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", "c", "--config", "all.yaml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+                          timeout=30, check=False)
+    assert done.returncode == 2 and "unknown key 'last'" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("unit", ["coordinatord", "workerd"])
 def test_units_start_again_however_often_they_fail(unit):
     """systemd allows five starts within ten seconds unless a unit says otherwise: a fault of a minute would end it for good."""

@@ -6,7 +6,7 @@
 
 struct opts {
     const char *dir;
-    uint64_t port, wait;
+    uint64_t port, wait, size;
     bool verbose, port_given;
     int n;
     double rate;
@@ -18,9 +18,10 @@ static const struct args_flag flags[] = {
     {"data-dir", 'd', ARGS_STR, &o.dir, "DIR", "where the state lives", .required = true},
     {"port", 0, ARGS_U64, &o.port, "N", "port", .max = 65535, .given = &o.port_given},
     {"wait", 0, ARGS_DURATION_MS, &o.wait, "TIME", "patience"},
-    {"verbose", 'v', ARGS_BOOL, &o.verbose, NULL, "say more"},
+    {"verbose", 'v', ARGS_BOOL, &o.verbose, NULL, "say more", .line_only = true},
     {"count", 'n', ARGS_INT, &o.n, "N", "how many", .min = 1, .max = 9},
     {"rate", 0, ARGS_DOUBLE, &o.rate, "X", "how fast"},
+    {"top-size", 0, ARGS_BYTES, &o.size, "SIZE", "how much"},
     {"tag", 't', ARGS_LIST, &o.tags, "TAG",
      "label, of which a thing has as many as there is any use for; each is kept as it was given"},
     {0},
@@ -87,17 +88,42 @@ static void refuses(void **state)
         FAILS(parse(cases[i].line, err), cases[i].says);
 }
 
+static void sets_from_a_file(void **state)
+{
+    static const struct {
+        const char *key, *text, *says;
+    } cases[] = {
+        {"top_siz", "1", "f:3: unknown key 'top_siz'; did you mean 'top_size'? (`prog --help`"},
+        {"top-size", "1", "f:3: unknown key 'top-size'; did you mean 'top_size'?"},
+        {"top_size_b", "1", "; did you mean 'top_size'?"},
+        {"verbos", "1", "f:3: unknown key 'verbos' (`prog"},
+        {"verbose", "true", "f:3: verbose is not a setting: give --verbose on the command line"},
+        {"wait", "100", "f:3: wait is '100', expected a duration such as 2s"},
+        {"count", "10", "f:3: count is '10', expected a whole number from 1 to 9"},
+        {"top_size", NULL, "f:3: top_size needs one value: how much"},
+    };
+    OK(parse("-d x f", err));
+    assert_false(o.port_given);
+    OK(args_set(&a, "f:3: ", "top_size", "2MB", err));
+    OK(args_set(&a, "f:3: ", "port", "1", err));
+    assert_true(o.size == 2000000 && o.port == 1 && o.port_given);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        FAILS(args_set(&a, "f:3: ", cases[i].key, cases[i].text, err), cases[i].says);
+}
+
 static void helps(void **state)
 {
     char *text = NULL;
     size_t n;
-    o = (struct opts){.port = 7710};
+    o = (struct opts){.port = 7710, .wait = 90000, .size = 20000000000};
     FILE *f = open_memstream(&text, &n);
     args_help(&a, f);
     fclose(f);
     assert_non_null(strstr(text, "usage: prog --data-dir DIR FILE"));
     assert_non_null(strstr(text, "-d, --data-dir DIR"));
     assert_non_null(strstr(text, "port (default: 7710)"));
+    assert_non_null(strstr(text, "patience (default: 90s)"));
+    assert_non_null(strstr(text, "how much (default: 20GB)"));
     assert_non_null(strstr(text, "(required)"));
     assert_non_null(strstr(text, "--version"));
     assert_non_null(strstr(text,
@@ -113,6 +139,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_all_forms),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(sets_from_a_file),
         cmocka_unit_test(helps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,8 +68,9 @@ static void parses_units(void **state)
     assert_int_equal(v, 250);
     OK(str_parse_duration_ms("1.5m", &v));
     assert_int_equal(v, 90000);
-    OK(str_parse_duration_ms("2", &v));
-    assert_int_equal(v, 2000);
+    OK(str_parse_duration_ms("0", &v));
+    assert_int_equal(v, 0);
+    assert_int_equal(str_parse_duration_ms("2", &v), -EINVAL);
     assert_int_equal(str_parse_duration_ms("2 s", &v), -EINVAL);
     char out[STR_HUMAN_MAX];
     assert_string_equal(str_human_bytes(1536, out), "1.5 KiB");
