@@ -272,6 +272,21 @@ static void join_send(struct coordinator *co, struct reply *r)
     rpc_reply(r->req, &msg.base);
 }
 
+/* After how many ms a process that is refused as a twin asks again: once the lease has ended if the
+ * worker is late, since it is lost then unless it is heard of. */
+static uint32_t twin_again_ms(struct coordinator *co, const struct worker *w,
+                              const uint8_t instance[16], bool *ret_new)
+{
+    const uint32_t ms = twins_refuse(co, w, instance, ret_new);
+    const uint64_t now = core_now(co);
+    struct lease_decision d;
+    member_lease(co, w, &d);
+    if (d.verdict == LEASE_ALIVE)
+        return ms;
+    const uint64_t again = d.until_ms > now ? d.until_ms - now + CORE_TICK_MS : RETRY_AFTER_MS;
+    return again < ms ? (uint32_t)again : ms;
+}
+
 static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
@@ -283,7 +298,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
         bool is_new = true;
         uint32_t again_ms = err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS;
         if (err.code == -EBUSY)
-            again_ms = twins_refuse(co, w, m->instance.data, &is_new);
+            again_ms = twin_again_ms(co, w, m->instance.data, &is_new);
         if (is_new)
             log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
                      peer ? rpc_peer_address(peer) : "gone");

@@ -37,6 +37,7 @@ struct fake {
     /* of the call in flight */
     bool done, retryable;
     int code;
+    uint32_t retry_after_ms;
     char detail[512];
     uint8_t reply[REPLY_MAX];
     size_t reply_len;
@@ -184,6 +185,7 @@ static inline void on_reply(void *arg, const struct rpc_result *res)
     w->done = true;
     w->code = res->code;
     w->retryable = res->retryable;
+    w->retry_after_ms = res->retry_after_ms;
     (void)snprintf(w->detail, sizeof(w->detail), "%s", res->detail);
     w->reply_len = 0;
     if (res->code == 0) {

@@ -737,6 +737,31 @@ static void test_twins_wait(void **state)
     assert_false(twins_has(r->co, w, b->instance));
 }
 
+/* A worker's process was started again elsewhere while the coordinator was: it asks until the time
+ * is over in which the old process might come back, and no longer. */
+static void test_twins_are_told_when(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    memcpy(b->identity, a->identity, 16);
+    for (int i = 0; i <= TWINS_QUICK; i++)
+        assert_int_equal(join(r, b, SKERRY_VERSION), -EBUSY);
+    assert_int_equal(b->retry_after_ms, TWINS_AGAIN_MS); /* the worker is alive */
+    loop_timer_stop(r->co->tick);
+    const struct worker *w = state_worker(&r->co->state, a->id);
+    hang_up(a);
+    while (w->peer != NULL)
+        loop_turn(r->loop, true);
+    const uint64_t back_ms = core_now(r->co) + 3000;
+    edit_worker(r, a->id)->heard_ms = edit_worker(r, a->id)->closed_ms = back_ms;
+    assert_int_equal(join(r, b, SKERRY_VERSION), -EBUSY);
+    assert_in_range(core_now(r->co) + b->retry_after_ms, back_ms, back_ms + TWINS_QUICK_MS);
+    edit_worker(r, a->id)->closed_ms = 1; /* over, and nobody has looked yet */
+    assert_int_equal(join(r, b, SKERRY_VERSION), -EBUSY);
+    assert_in_range(b->retry_after_ms, 1, TWINS_QUICK_MS);
+}
+
 /* A name is a cell of a table: it makes no rows, and gives no orders. */
 static void test_names_are_one_line(void **state)
 {
@@ -858,6 +883,7 @@ int main(void)
         LIVE(test_refused_results),
         LIVE(test_refused_joins),
         LIVE(test_twins_wait),
+        LIVE(test_twins_are_told_when),
         LIVE(test_names_are_one_line),
         LIVE(test_refused_jobs),
         LIVE(test_backlog),
