@@ -191,8 +191,9 @@ const struct command command_workers = {
     .name = "workers",
     .what = "list the workers",
     .usage = "[WORKER]",
-    .about = "Lists the workers: state, speed, share of what their devices reach, current task, "
-             "and devices in trouble; or tells all about one, by its id or name.",
+    .about = "Lists the workers, those on record that are gone too: state, speed, share of what "
+             "their devices reach, current task, and devices in trouble; or tells all about one, "
+             "by its id or name.",
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_workers,

@@ -351,7 +351,7 @@ void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
 bool view_workers(struct coordinator *co, uint64_t after, size_t gone, size_t max,
                   view_worker_fn fn, void *arg);
 /* At most max workers, each kind in order of id: late, quarantined and draining ones, the others
- * that are here, and gone ones if there is room. */
+ * that are here, and if there is room gone ones, those first that left last. */
 void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg);
 /* One worker; -ERR_NOTFOUND. */
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,

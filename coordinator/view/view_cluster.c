@@ -208,12 +208,13 @@ bool view_workers(struct coordinator *co, uint64_t after, size_t gone, size_t ma
     return false;
 }
 
-/* What a person should look at comes first, then those at work or idle, and last who is gone. */
-static unsigned rank_of(struct coordinator *co, const struct worker *w)
+/* What a person should look at comes first, then those at work or idle, and last who is gone, those
+ * that left after `since` before the others. */
+static unsigned rank_of(struct coordinator *co, const struct worker *w, int64_t since)
 {
     struct lease_decision d;
     if (w->state != WORKER_HERE)
-        return 2;
+        return w->since_unix_ms > since ? 2 : 3;
     member_lease(co, w, &d);
     return d.verdict != LEASE_ALIVE || w->quarantined_until_ms > core_now(co) || worker_goes(w) ? 0
                                                                                                 : 1;
@@ -222,10 +223,11 @@ static unsigned rank_of(struct coordinator *co, const struct worker *w)
 void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg)
 {
     const struct state *s = &co->state;
+    const int64_t since = gone_since(s, max > s->n_here ? max - s->n_here : 0);
     struct view_worker v;
-    for (unsigned rank = 0; rank < 3; rank++)
+    for (unsigned rank = 0; rank < 4; rank++)
         for (size_t i = 0; i < s->n_workers && max > 0; i++) {
-            if (rank_of(co, s->workers[i]) != rank)
+            if (rank_of(co, s->workers[i], since) != rank)
                 continue;
             max--;
             fill_worker(co, s->workers[i], &v);

@@ -176,6 +176,7 @@ static void list_some(void *arg, const struct view_worker *v)
 {
     struct listed *l = arg;
     l->first = l->n++ == 0 ? v->worker->id : l->first;
+    l->last = v->worker->id;
     l->here += v->worker->state == WORKER_HERE;
     assert_true(l->here == l->n || v->worker->state != WORKER_HERE);
 }
@@ -223,6 +224,15 @@ static void test_crowd(void **state)
     view_some_workers(r->co, N / 2 + 10, list_some, &l);
     assert_int_equal(l.here, N / 2);
     assert_int_equal(l.n, N / 2 + 10);
+    struct worker *newest = NULL; /* of many that are gone, that with the highest id */
+    for (size_t i = 0; i < r->co->state.n_workers; i++)
+        if (r->co->state.workers[i]->state != WORKER_HERE)
+            newest = edit_worker(r, r->co->state.workers[i]->id);
+    newest->since_unix_ms = core_unix_ms(r->co);
+    l = (struct listed){0};
+    view_some_workers(r->co, N / 2 + 1, list_some, &l);
+    assert_int_equal(l.n, N / 2 + 1);
+    assert_int_equal(l.last, newest->id);
     l = (struct listed){0};
     view_some_workers(r->co, 10, list_some, &l);
     assert_int_equal(l.here, 10);
