@@ -117,18 +117,26 @@ static int run(struct store *s, const char *sql, struct err *err)
     return store_error(s, err, what);
 }
 
-static int schema_number(struct store *s, int *ret, struct err *err)
+/* The first number that a statement gives; 0 if there is none. */
+static int64_t number(struct store *s, const char *sql)
 {
     sqlite3_stmt *q = NULL;
-    int rc = run(s,
-                 "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
-                 " at_unix_ms INTEGER NOT NULL) STRICT",
-                 err);
-    if (rc < 0 || (rc = store_select(s, "SELECT ifnull(max(number), 0) FROM migrations", &q, err)))
-        return rc;
-    *ret = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int(q, 0) : 0;
+    int64_t n = 0;
+    if (sqlite3_prepare_v2(s->db, sql, -1, &q, NULL) == SQLITE_OK && sqlite3_step(q) == SQLITE_ROW)
+        n = sqlite3_column_int64(q, 0);
     sqlite3_finalize(q);
-    return 0;
+    return n;
+}
+
+static int schema_number(struct store *s, int *ret, struct err *err)
+{
+    const int rc = run(s,
+                       "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
+                       " at_unix_ms INTEGER NOT NULL) STRICT",
+                       err);
+    if (rc == 0)
+        *ret = (int)number(s, "SELECT ifnull(max(number), 0) FROM migrations");
+    return rc;
 }
 
 static int known_schema(struct store *s, const struct store_schema *schema, int *ret,
@@ -222,6 +230,14 @@ static int make_private(const char *path, struct err *err)
     return rc;
 }
 
+/* Once most pages are free, and a MiB, up to a MiB goes back to the disk after each commit. */
+static void shrink(struct store *s)
+{
+    const int64_t n = number(s, "PRAGMA freelist_count");
+    if (n > 256 && n > number(s, "PRAGMA page_count") / 2)
+        (void)run(s, "PRAGMA incremental_vacuum(256)", NULL); /* the next commit may have room */
+}
+
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err)
 {
@@ -243,19 +259,18 @@ int store_open(const char *path, const struct store_schema *schema, struct store
         rc = s->db ? store_error(s, err, "opening the database") : -ENOMEM;
     /* cache_size in KiB: the coordinator must stay small. */
     if (rc < 0 || (rc = run(s, "PRAGMA busy_timeout=2000", err)) < 0 ||
-        (rc = run(s, "PRAGMA journal_mode=WAL", err)) < 0 ||
+        (rc = run(s, "PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL", err)) < 0 ||
         (rc = run(s, "PRAGMA synchronous=FULL", err)) < 0 ||
         (rc = run(s, "PRAGMA foreign_keys=OFF", err)) < 0 ||
         (rc = run(s, "PRAGMA cache_size=-1024", err)) < 0 ||
         (rc = run(s, "PRAGMA journal_size_limit=4194304", err)) < 0 || (rc = migrate(s, err)) < 0 ||
-        (rc = prepare_all(s, err)) < 0 || (rc = open_reader(s, path, err)) < 0) {
+        (rc = prepare_all(s, err)) < 0 || (rc = open_reader(s, path, err)) < 0 ||
+        (rc = find_files(s, path, err)) < 0) {
         store_close(s);
         return err_wrap(err, "%s", path);
     }
-    if ((rc = find_files(s, path, err)) < 0) {
-        store_close(s);
-        return rc;
-    }
+    if (schema != NULL && number(s, "PRAGMA auto_vacuum") == 0) /* of an older release */
+        (void)run(s, "VACUUM", NULL); /* there may be no room for it: then it does not shrink */
     *ret = s;
     return 0;
 }
@@ -825,6 +840,8 @@ int store_write(struct store *s, struct err *err)
     if (rc == 0 && s->away != NULL)
         rc = note_next(s, err);
     rc = end(s, rc, err);
+    if (rc == 0)
+        shrink(s);
     return rc == 0 && s->away != NULL ? s->away->send(s->away->arg, err) : rc;
 }
 
@@ -857,27 +874,20 @@ int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct er
 
 int store_snapshot(const char *path, const char *to, struct err *err)
 {
-    struct store from = {0}, copy = {0};
-    sqlite3_backup *b = NULL;
-    int rc = 0;
-    if (sqlite3_open_v2(path, &from.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
-        SQLITE_OK)
-        rc = from.db ? store_error(&from, err, "opening the database") : -ENOMEM;
-    if (rc == 0)
-        rc = make_private(to, err);
-    if (rc == 0 && sqlite3_open_v2(to, &copy.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
+    struct store from = {0};
+    char *sql = sqlite3_mprintf("VACUUM INTO %Q", to);
+    int rc = sql ? 0 : -ENOMEM;
+    if (rc == 0 && sqlite3_open_v2(path, &from.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
                                    NULL) != SQLITE_OK)
-        rc = copy.db ? store_error(&copy, err, "opening the copy") : -ENOMEM;
-    if (rc == 0)
-        rc = run(&from, "PRAGMA busy_timeout=5000", err);
-    if (rc == 0 && (b = sqlite3_backup_init(copy.db, "main", from.db, "main")) == NULL)
-        rc = store_error(&copy, err, "copying the database");
-    if (b != NULL) {
-        (void)sqlite3_backup_step(b, -1); /* all at once: writers go on beside it */
-        if (sqlite3_backup_finish(b) != SQLITE_OK)
-            rc = store_error(&copy, err, "copying the database");
-    }
-    sqlite3_close_v2(copy.db);
+        rc = from.db ? store_error(&from, err, "opening the database") : -ENOMEM;
+    if (rc == 0 && (rc = file_remove(to, err)) == 0 && (rc = make_private(to, err)) == 0 &&
+        (rc = run(&from, "PRAGMA busy_timeout=5000", err)) == 0 &&
+        sqlite3_exec(from.db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        rc = store_error(&from, err, "copying the database");
+    const int fd = rc == 0 ? open(to, O_RDONLY | O_CLOEXEC) : -1; /* SQLite does not flush it */
+    rc = fd >= 0 ? file_sync(fd, to, err) : rc;
+    (void)close(fd);
+    sqlite3_free(sql);
     sqlite3_close_v2(from.db);
     return rc < 0 ? err_wrap(err, "%s", path) : 0;
 }

@@ -88,8 +88,9 @@ bool store_has(const struct store *s, uint64_t commit);
 /* Makes the queued rows the commit under way; there must be none.  False: nothing was queued, so
  * the commit is done. */
 bool store_hand(struct store *s);
-/* Writes the commit.  -EIO while the file, its -wal or its -shm is not where it was opened: nobody
- * would find the rows.  On any thread, between store_hand() and store_written(). */
+/* Writes the commit, and gives back up to a MiB of the file if most of it is free.  -EIO while the
+ * file, its -wal or its -shm is not where it was opened: nobody would find the rows.  On any
+ * thread, between store_hand() and store_written(). */
 int store_write(struct store *s, struct err *err);
 /* Ends the commit; rc: from store_write(), or another reason why it was not written. */
 void store_written(struct store *s, int rc);
@@ -117,7 +118,8 @@ int store_replay(struct store *s, const void *rows, size_t len, const struct sto
 /* A statement that reads committed rows; the caller finalises it. */
 int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct err *err);
 
-/* Copies the database at `path`, which another process may be writing, to the new file `to`. */
+/* Copies the database at `path`, which another process may be writing, to the new file `to`, and
+ * none of its free pages. */
 int store_snapshot(const char *path, const char *to, struct err *err);
 
 /* Column as text, "" for NULL. */

@@ -499,16 +499,74 @@ static void test_private(void **state)
     (void)umask(before);
 }
 
+static uint64_t size_of(const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(name, &st), 0);
+    return (uint64_t)st.st_size;
+}
+
+/* As a release before auto_vacuum has left it. */
+static void make_old(void)
+{
+    sqlite3 *db = NULL;
+    fresh();
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "CREATE TABLE migrations(number INTEGER PRIMARY KEY,"
+                                  " at_unix_ms INTEGER NOT NULL) STRICT;"
+                                  "INSERT INTO migrations VALUES(1, 1)",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, migrations[0], NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+/* After many rows have come and gone the file shrinks, commit by commit, and its copy at once. */
+static void test_shrinks(void **state)
+{
+    enum { ROWS = 1500, BYTES = 8192, MIB = 1 << 20 };
+    static uint8_t b[BYTES];
+    char copy[160];
+    (void)snprintf(copy, sizeof(copy), "%s.copy", path);
+    for (int old = 0; old < 2; old++) {
+        if (old)
+            make_old();
+        else
+            fresh();
+        struct store *s = open_schema(1);
+        for (int64_t i = 0; i < ROWS; i++)
+            store_put(s, 0, "idtb", i, 0.0, "", b, sizeof(b));
+        assert_int_equal(store_commit(s, NULL), 0);
+        for (int64_t i = 0; i < ROWS; i++)
+            store_put(s, 0, "idtb", i, 0.0, "", b, (size_t)1);
+        assert_int_equal(store_commit(s, NULL), 0);
+        assert_int_equal(store_snapshot(path, copy, NULL), 0);
+        assert_in_range(size_of(copy), 1, MIB);
+        for (int64_t i = 0; i < 100; i++) {
+            store_put(s, 0, "idtb", i, 1.0, "", b, (size_t)1);
+            assert_int_equal(store_commit(s, NULL), 0);
+        }
+        assert_int_equal(count(s), ROWS);
+        store_close(s); /* which copies the -wal into the database */
+        assert_in_range(size_of(path), 1, 2 * MIB);
+        s = open_schema(1);
+        assert_int_equal(count(s), ROWS);
+        store_close(s);
+    }
+    assert_int_equal(file_remove(copy, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),         cmocka_unit_test(test_migrates),
-        cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_moved_away),     cmocka_unit_test(test_wal_removed),
-        cmocka_unit_test(test_kill),           cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_elsewhere),      cmocka_unit_test(test_under_way),
-        cmocka_unit_test(test_not_written),    cmocka_unit_test(test_private),
-        cmocka_unit_test(test_read_only),
+        cmocka_unit_test(test_shrinks),     cmocka_unit_test(test_values),
+        cmocka_unit_test(test_migrates),    cmocka_unit_test(test_not_a_database),
+        cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_moved_away),
+        cmocka_unit_test(test_wal_removed), cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_changed),     cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_under_way),   cmocka_unit_test(test_not_written),
+        cmocka_unit_test(test_private),     cmocka_unit_test(test_read_only),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
