@@ -25,8 +25,9 @@ struct entry {
 
 struct dnn {
     struct cudnn_api api;
-    void *handle; /* NULL when cuDNN is not there */
-    bool started;
+    void *handle;   /* NULL when cuDNN is not there */
+    bool started;   /* or never will */
+    unsigned calls; /* while not */
     int version;
     char why_off[200], why[200];
     uint64_t fused, own, tick;
@@ -34,12 +35,19 @@ struct dnn {
     struct entry *entries[PLANS];
 };
 
+/* What lacked memory is tried again at the second, fourth .. call: often before a step is recorded,
+ * rarely later, since planning takes up to a second. */
+static bool is_due(unsigned calls)
+{
+    return (calls & (calls - 1)) == 0;
+}
+
 /* Opens the library and a handle, or keeps the reason for having none. */
-static void start(struct dnn *a)
+static void start(struct dnn *a, const struct stream *s)
 {
     struct err err = {0};
     a->started = true;
-    if (dnn_open(&a->api, &err) < 0) {
+    if (!a->version && dnn_open(&a->api, &err) < 0) {
         snprintf(a->why_off, sizeof a->why_off, "%.199s", err.msg);
         return;
     }
@@ -49,13 +57,18 @@ static void start(struct dnn *a)
                  "cuDNN %d is not used: 9.6 or newer is, but not 9.10.0 or 9.10.1", a->version);
         return;
     }
-    int status = a->api.create(&a->handle);
-    if (status != DNN_SUCCESS) {
-        a->handle = NULL;
-        snprintf(a->why_off, sizeof a->why_off, "cuDNN %d does not start on this card (status %d)",
-                 a->version, status);
-        (void)cudaGetLastError();
+    if (!is_due(++a->calls)) {
+        a->started = false;
+        return;
     }
+    const int status = a->api.create(&a->handle);
+    if (status == DNN_SUCCESS)
+        return;
+    a->handle = NULL;
+    snprintf(a->why_off, sizeof a->why_off, "cuDNN %d does not start on this card (status %d)",
+             a->version, status);
+    (void)cudaGetLastError();
+    a->started = !dnn_lacks_memory(status) && cuda_blame(s->st) == 0;
 }
 
 void dnn_free(struct dnn *a)
@@ -148,7 +161,7 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
         return NULL;
     }
     if (!a->started)
-        start(a);
+        start(a, s);
     *ret_why = a->handle ? NULL : a->why_off;
     if (*ret_why)
         return NULL;
@@ -159,10 +172,8 @@ static struct entry *find(struct dnn *a, const struct dnn_call *call, const stru
         e->call = *call;
         e->unplanned = true;
     }
-    /* At the first, second, fourth .. call: often before a step is recorded, rarely later, since
-     * planning takes up to a second. */
     const unsigned calls = e->unplanned && !s->st->recording ? ++e->calls : 0;
-    if (calls > 0 && (calls & (calls - 1)) == 0)
+    if (calls > 0 && is_due(calls))
         plan(a, e, s);
     if (call->kind == DNN_SDPA || s->st->recording)
         e->used = HELD;

@@ -2,7 +2,8 @@
  * cuDNN demands of them, and a plan is the graph itself, worked out by loops over f32.
  *
  * SKERRY_EMULATE_SDPA: "none" has no engine, "unload" none that loads, "refuse" does not run,
- * "full" has no memory to run, "unplanned" none to load an engine, "old" is a version of
+ * "full" has no memory to run, "unplanned" none to load an engine, "unstarted" none to
+ * begin, "startless" does not begin, "old" is a version of
  * before 9.6.  SKERRY_EMULATE_SDPA_LOG names a file that each complaint about a descriptor goes to.
  */
 #include <math.h>
@@ -167,7 +168,10 @@ int cudnnCreate(void **handle);
 int cudnnCreate(void **handle)
 {
     *handle = malloc(8);
-    return DNN_SUCCESS;
+    if (!mode("unstarted") && !mode("startless"))
+        return DNN_SUCCESS;
+    free(*handle);
+    return mode("unstarted") ? DNN_NO_DEVICE_MEMORY : REFUSED;
 }
 
 int cudnnDestroy(void *handle);

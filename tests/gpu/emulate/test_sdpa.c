@@ -271,6 +271,7 @@ static void refusals_fall_back(void **state)
         {"unload", "all of its engines"},
         {"refuse", "refused to run (status 3000)"},
         {"old", "cuDNN 90501 is not used"},
+        {"startless", "does not start on this card (status 2000)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct devices d;
@@ -296,6 +297,8 @@ static void a_lack_of_memory_ends(void **state)
         {"unplanned", "(status 4004)", PLENTY},
         {"refuse", "(status 3000)", LITTLE},
         {"unload", "all of its engines", LITTLE},
+        {"unstarted", "does not start on this card (status 4004)", PLENTY},
+        {"startless", "does not start on this card (status 2000)", LITTLE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct devices d;
