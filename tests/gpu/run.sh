@@ -74,6 +74,14 @@ within() { # SECONDS
     [ $limit -gt 0 ] || limit=1
 }
 
+# bounded SECONDS COMMAND...: goes on even if the driver holds the command where no signal ends it.
+# Its output is a file, since whoever reads a pipe would wait for it.
+bounded() {
+    seconds=$1
+    shift
+    timeout -s KILL $((seconds + 10)) timeout -k 5 "$seconds" "$@"
+}
+
 # step NAME SECONDS COMMAND...: it prints into the record, whose end is shown on failure.
 step() {
     name=$1 start=$(date +%s)
@@ -86,7 +94,7 @@ step() {
         return 1
     fi
     before=$(wc -c <"$record")
-    timeout -k 5 $limit "$@" >>"$record" 2>&1
+    bounded $limit "$@" >>"$record" 2>&1
     rc=$?
     result=ok
     [ $rc -ne 0 ] && result="FAILED ($rc)"
@@ -126,9 +134,9 @@ python_with() { # WHAT SECONDS CODE
         command -v "$p" >/dev/null || continue
         within "$2"
         [ $limit -ge 10 ] || limit=10 # the table needs it
-        said=$(timeout -k 5 $limit "$p" -c "$3" 2>&1)
+        bounded $limit "$p" -c "$3" >"$figures/said-$$" 2>&1
         rc=$?
-        said=$(printf %s "$said" | tail -n 1 | cut -c1-200)
+        said=$(tail -n 1 "$figures/said-$$" | cut -c1-200)
         [ $rc -eq 0 ] && tell "# about $1: $p $said" >&2 && echo "$p" && return
         tell "$1: not $p (exit $rc): $said" >&2
     done
@@ -146,7 +154,8 @@ PY
 commit=$(cat "$build/COMMIT" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)
 tell "# about commit $commit, $(date -u +%Y-%m-%d), $(nproc) cores"
 command -v nvidia-smi >/dev/null &&
-    tell "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sed 's/^/# about /')"
+    bounded 30 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader >"$figures/said-$$" &&
+    tell "$(sed 's/^/# about /' "$figures/said-$$")"
 python=$(python_with "tables" 60 'import sys; print(sys.version.split()[0])')
 [ -n "$python" ] || { echo "run.sh: no python3: the table cannot be made" >&2; exit 2; }
 for p in $pythons; do
@@ -227,7 +236,7 @@ if [ -n "$short" ]; then
         running="$running $!"
     done
     py_torch=$(python_with "PyTorch" 240 "$torch")
-    warm() { within 100; timeout -k 5 $limit "$py_torch" tests/gpu/torch_train.py --device $torch_device --seconds 0.1 "$@" >/dev/null 2>&1; }
+    warm() { within 100; bounded $limit "$py_torch" tests/gpu/torch_train.py --device $torch_device --seconds 0.1 "$@" >/dev/null 2>&1; }
     if [ -n "$py_torch" ]; then
         warm $xl ${xl_batches% --batch *} --sweep $blocks &
         running="$running $!"
