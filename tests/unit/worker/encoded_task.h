@@ -89,9 +89,7 @@ static struct work *kept_work;
 static inline void keep_replica(uint64_t room)
 {
     struct replica *r;
-    char tmp[4096];
-    snprintf(tmp, sizeof tmp, "%s/tmp", top);
-    encoders_rest(engine);
+    encoders_rest(host.engine);
     says = gives = PLENTY;
     order_init(&kept_order, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN,
                HEAD "data: {path: x, image_size: 8}\n"
@@ -105,16 +103,16 @@ static inline void keep_replica(uint64_t room)
     kept_order.task.job_id = 2;
     kept_order.task.train = &kept_train;
     kept_order.task.n_modules = 1;
-    OK(work_new(kinds_all, &kept_order.task, cache, tmp, &kept_work, err));
-    OK(replica_make(engine->replicas, kept_work, &r, err));
+    OK(work_new(kinds_all, &kept_order.task, host.cache, host.tmp, &kept_work, err));
+    OK(replica_make(host.engine->replicas, kept_work, &r, err));
     says = gives = given + room;
 }
 
 /* Lets go of it: was it still there? */
 static inline bool kept_replica_was_there(void)
 {
-    const bool there = replica_peek(engine->replicas, kept_work) != NULL;
-    replicas_yield(engine->replicas, UINT64_MAX);
+    const bool there = replica_peek(host.engine->replicas, kept_work) != NULL;
+    replicas_yield(host.engine->replicas, UINT64_MAX);
     work_free(kept_work);
     says = gives = PLENTY;
     return there;
@@ -125,7 +123,7 @@ static inline bool kept_replica_was_there(void)
 static inline int encoded_setup(void **state)
 {
     (void)setup(state);
-    small_begin(engine->dev, &small_ops, PLENTY);
+    small_begin(host.engine->dev, &small_ops, PLENTY);
     for (int i = 0; i < ENCODED_FILES; i++) {
         char *folder = in(top, encoded_files[i].folder), *path = in(folder, encoded_files[i].name);
         OK(file_mkdirs(folder, 0700, err));
@@ -135,7 +133,7 @@ static inline int encoded_setup(void **state)
             component_write_weights(folder, encoded_files[i].of, encoded_files[i].name,
                                     (struct made){0});
         OK(hash_file(path, encoded_hashes[i], &encoded_sizes[i], err));
-        to_cache(path, encoded_hashes[i]);
+        host_put(&host, path, encoded_hashes[i]);
         mem_free(path);
         mem_free(folder);
     }
@@ -144,9 +142,9 @@ static inline int encoded_setup(void **state)
 
 static inline int encoded_teardown(void **state)
 {
-    engine_close(engine);
+    engine_close(host.engine);
     assert_int_equal(given, 0);
-    engine = NULL;
+    host.engine = NULL;
     return teardown(state);
 }
 

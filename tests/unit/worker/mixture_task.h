@@ -3,18 +3,14 @@
 #ifndef TESTS_UNIT_WORKER_MIXTURE_TASK_H
 #define TESTS_UNIT_WORKER_MIXTURE_TASK_H
 
+#include "tests/unit/worker/host.h"
 #include "tests/unit/worker/shards.h"
 
-#include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/job/job.h"
 #include "common/base/rng.h"
-#include "worker/kinds/kinds.h"
-#include "worker/order/work.h"
-#include "worker/engine/engine.h"
 #include "worker/engine/mixture.h"
 #include "worker/model/model.h"
-#include "worker/order/modules.h"
 #include "worker/net/sample.h"
 
 #define SPEC_OF(precision)                                                                         \
@@ -33,13 +29,6 @@ struct file {
     char *path;
     uint8_t sha256[32];
     uint64_t size;
-};
-
-struct host {
-    char *dir, *state, *tmp;
-    struct cache *cache;
-    struct modules *modules;
-    struct engine *engine;
 };
 
 /* Messages under construction. */
@@ -65,66 +54,16 @@ static struct file modules[K + 1]; /* the experts and the router */
 
 /* ---- a worker ---- */
 
-static inline void host_put(struct host *h, const char *from, const uint8_t sha256[32])
-{
-    struct buf b;
-    char path[CACHE_PATH_MAX];
-    OK(file_read(from, 1 << 24, &b, err));
-    cache_path(h->cache, sha256, path);
-    OK(file_write_atomic(path, b.data, b.len, 0600, err));
-    OK(cache_added(h->cache, sha256, err));
-    buf_release(&b);
-}
-
 static inline void host_new(struct host *h, const char *name, int threads)
 {
-    h->dir = in(top, name);
-    h->state = in(h->dir, "state");
-    h->tmp = in(h->dir, "tmp");
-    OK(file_mkdirs(h->state, 0700, err));
-    OK(file_mkdirs(h->tmp, 0700, err));
-    char *held = in(h->state, "held"), *blobs = in(h->dir, "blobs");
-    OK(cache_open(blobs, 0, &h->cache, err));
-    h->modules = modules_open(held, h->cache);
-    struct engine_options opt = {
-        .device = "cpu",
-        .threads = threads,
-        .decode_threads = 2,
-        .memory_bytes = 1 << 30,
-        .image_cache_bytes = 1 << 20,
-        .state_dir = h->state,
-        .cache = h->cache,
-        .modules = h->modules,
-        .started_ns = clock_now_ns(),
-    };
-    OK(engine_open(&opt, &h->engine, err));
-    mem_free(held);
-    mem_free(blobs);
+    host_open(h, top, name, threads);
     for (int i = 0; i < K; i++)
         host_put(h, shards[i].path, shards[i].sha256);
     for (int i = 0; i <= K; i++)
         host_put(h, modules[i].path, modules[i].sha256);
 }
 
-static inline void host_free(struct host *h)
-{
-    engine_close(h->engine);
-    modules_close(h->modules);
-    cache_close(h->cache);
-    mem_free(h->dir);
-    mem_free(h->state);
-    mem_free(h->tmp);
-}
-
 /* ---- tasks ---- */
-
-static inline void blob_of(Skerry__V1__Blob *b, uint8_t sha256[32], uint64_t size)
-{
-    skerry__v1__blob__init(b);
-    b->sha256 = (ProtobufCBinaryData){32, sha256};
-    b->size = size;
-    b->url = (char *)"/v1/blobs/x";
-}
 
 static inline void add_modules(struct order *o)
 {
@@ -159,9 +98,7 @@ static inline void add_modules(struct order *o)
 static inline void add_ranges(struct order *o)
 {
     for (uint32_t k = 0; k < K; k++) {
-        uint64_t size;
-        OK(file_size(shards[k].path, &size, err));
-        blob_of(&o->shard_blob[k], shards[k].sha256, size);
+        blob_of(&o->shard_blob[k], shards[k].sha256, size_of(shards[k].path));
         skerry__v1__range__init(&o->range[k]);
         o->range[k].shard = &o->shard_blob[k];
         o->range[k].count = SHARD;
@@ -215,23 +152,6 @@ static inline void order_path(struct order *o, int kind, int k)
     o->task.mixture = NULL;
     o->task.modules = &o->lists[k];
     o->task.n_modules = 1;
-}
-
-static inline struct work *plan(struct host *h, const struct order *o)
-{
-    struct work *w;
-    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
-    OK(engine_plan(h->engine, w, err));
-    for (size_t i = 0; i < w->n_needs; i++)
-        assert_false(w->needs[i].missing);
-    return w;
-}
-
-static inline struct work *run(struct host *h, const struct order *o)
-{
-    struct work *w = plan(h, o);
-    OK(engine_run(h->engine, w, err));
-    return w;
 }
 
 static inline void save_module(const struct job_spec *job, int i)

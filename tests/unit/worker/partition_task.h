@@ -4,19 +4,14 @@
 #ifndef TESTS_UNIT_WORKER_PARTITION_TASK_H
 #define TESTS_UNIT_WORKER_PARTITION_TASK_H
 
+#include "tests/unit/worker/host.h"
 #include "tests/unit/worker/shards.h"
 
 #include <math.h>
 
-#include "common/base/clock.h"
-#include "common/data/shard.h"
-#include "worker/kinds/kinds.h"
-#include "worker/order/work.h"
 #include "worker/data/data_samples.h"
-#include "worker/engine/engine.h"
 #include "worker/train/island.h"
 #include "worker/engine/task_files.h"
-#include "worker/order/modules.h"
 #include "worker/data/ngrams.h"
 #include "worker/fit/partitioner.h"
 
@@ -40,9 +35,7 @@
          "train: {batch: 4, lr: 1e-3, precision: f32}\n"
 
 static char *top;
-static struct cache *cache;
-static struct modules *modules;
-static struct engine *engine;
+static struct host host;
 static struct test_shard images[SHARDS], texts[SHARDS], columns[SHARDS];
 static uint8_t version0[2][32]; /* of the images' model, of the texts' */
 static uint64_t version0_size[2];
@@ -51,19 +44,8 @@ static uint32_t topic[SHARDS * N]; /* of each text: 0 or 1 */
 
 /* ---- data ------------------------------------------------------------------------- */
 
-static inline void to_cache(const char *from, const uint8_t sha256[32])
-{
-    struct buf b;
-    char path[CACHE_PATH_MAX];
-    OK(file_read(from, 1 << 24, &b, err));
-    cache_path(cache, sha256, path);
-    OK(file_write_atomic(path, b.data, b.len, 0600, err));
-    OK(cache_added(cache, sha256, err));
-    buf_release(&b);
-}
-
 /* Texts of one topic have letters of their own; the last of a shard is short. */
-static inline uint32_t text_of(int shard, uint32_t i, uint32_t ids[CONTEXT])
+static inline uint32_t text_of(int shard, uint32_t i, uint32_t *ids, const void *arg)
 {
     uint32_t n = i == N - 1 ? 20 : 40 + (i * 7) % 24, number = (uint32_t)shard * N + i;
     topic[number] = (number * 2654435761u) >> 31;
@@ -71,37 +53,6 @@ static inline uint32_t text_of(int shard, uint32_t i, uint32_t ids[CONTEXT])
     for (uint32_t k = 1; k < n; k++)
         ids[k] = (topic[number] ? 'A' : 'p') + (number * 31 + k * k * 7 + k / 3) % 9;
     return n;
-}
-
-static inline struct test_shard text_shard(int number, bool column)
-{
-    struct test_shard s;
-    struct shard_writer *w;
-    struct shard_info info;
-    struct buf room;
-    char name[64];
-    snprintf(name, sizeof(name), "text-%d-%d", number, column);
-    s.path = in(top, name);
-    buf_init(&room, 4096);
-    w = shard_writer_new(s.path);
-    for (uint32_t i = 0; i < N; i++) {
-        uint32_t ids[CONTEXT], n = text_of(number, i, ids);
-        float feature[2] = {(float)number, (float)i};
-        buf_clear(&room);
-        OK(shard_encode_tokens(ids, n, &room));
-        struct shard_sample p = {.ext = "tok",
-                                 .data = room.data,
-                                 .len = room.len,
-                                 .tokens = n,
-                                 .feature = (const uint8_t *)feature};
-        snprintf(p.key, sizeof(p.key), "d%u#0", i);
-        OK(shard_writer_add(w, &p, column ? 2 : 0, err));
-    }
-    OK(shard_writer_finish(w, &info, err));
-    shard_writer_free(w);
-    memcpy(s.sha256, info.sha256, 32);
-    buf_release(&room);
-    return s;
 }
 
 /* ---- tasks ------------------------------------------------------------------------- */
@@ -129,16 +80,12 @@ static inline void order_init(struct order *o, int kind, const char *spec,
     memset(o, 0, sizeof(*o));
     skerry__v1__task__init(&o->task);
     skerry__v1__module_ref__init(&o->module);
-    skerry__v1__blob__init(&o->full);
     skerry__v1__feature_task__init(&o->feature);
     skerry__v1__cluster_task__init(&o->cluster);
     skerry__v1__split_task__init(&o->split);
     skerry__v1__score_task__init(&o->score);
     for (size_t i = 0; i < n; i++) {
-        skerry__v1__blob__init(&o->shard[i]);
-        o->shard[i].sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)shards[i].sha256};
-        o->shard[i].url = (char *)"/v1/blobs/x";
-        OK(file_size(shards[i].path, &o->shard[i].size, err));
+        blob_of(&o->shard[i], shards[i].sha256, size_of(shards[i].path));
         skerry__v1__range__init(&o->range[i]);
         o->range[i].shard = &o->shard[i];
         o->range[i].count = N;
@@ -161,9 +108,8 @@ static inline void order_init(struct order *o, int kind, const char *spec,
     o->levels[1] = 1;
     o->module.module_id = 7;
     o->module.full = &o->full;
-    o->full.sha256 = o->module.sha256 = (ProtobufCBinaryData){32, version0[text]};
-    o->full.size = version0_size[text];
-    o->full.url = (char *)"/v1/blobs/x";
+    blob_of(&o->full, version0[text], version0_size[text]);
+    o->module.sha256 = o->full.sha256;
     o->modules[0] = &o->module;
     for (int i = 0; i < 5; i++)
         o->classes[i] = (char *)"c";
@@ -188,29 +134,12 @@ static inline void order_init(struct order *o, int kind, const char *spec,
 
 static inline struct work *run(struct order *o)
 {
-    struct work *w;
-    char tmp[4096];
-    snprintf(tmp, sizeof(tmp), "%s/tmp", top);
-    OK(work_new(kinds_all, &o->task, cache, tmp, &w, err));
-    OK(engine_plan(engine, w, err));
-    for (size_t i = 0; i < w->n_needs; i++)
-        assert_false(w->needs[i].missing);
-    OK(engine_run(engine, w, err));
-    return w;
+    return host_run(&host, &o->task);
 }
 
 static inline void fails(struct order *o, int code, const char *words)
 {
-    struct work *w;
-    struct err e = {0};
-    char tmp[4096];
-    snprintf(tmp, sizeof(tmp), "%s/tmp", top);
-    OK(work_new(kinds_all, &o->task, cache, tmp, &w, err));
-    OK(engine_plan(engine, w, err));
-    assert_int_equal(engine_run(engine, w, &e), code);
-    if (!strstr(e.msg, words))
-        fail_msg("'%s' does not say '%s'", e.msg, words);
-    work_free(w);
+    assert_int_equal(host_fails(&host, &o->task, words), code);
 }
 
 /* A blob of the message: a file that is put into the cache. */
@@ -218,12 +147,9 @@ static inline Skerry__V1__Blob *give(struct order *o, const char *path, const ui
 {
     const size_t i = o->n_blobs++;
     assert_true(i < COUNT(o->blob));
-    to_cache(path, sha256);
+    host_put(&host, path, sha256);
     memcpy(o->hash[i], sha256, 32);
-    skerry__v1__blob__init(&o->blob[i]);
-    o->blob[i].sha256 = (ProtobufCBinaryData){32, o->hash[i]};
-    o->blob[i].url = (char *)"/v1/blobs/x";
-    OK(file_size(path, &o->blob[i].size, err));
+    blob_of(&o->blob[i], o->hash[i], size_of(path));
     return &o->blob[i];
 }
 
@@ -260,8 +186,6 @@ static inline struct work *features_of(const char *spec, const struct test_shard
     OK(features_open(&path, &n, 1, ret, err));
     return w;
 }
-
-/* ---- features ---------------------------------------------------------------------- */
 
 /* ---- clusters, splits, scores -------------------------------------------------------- */
 
@@ -312,7 +236,7 @@ static inline void make_version(bool text)
     const struct work_output *out = output_of(w, WORK_CONTRIBUTION);
     memcpy(version0[text], out->sha256, 32);
     version0_size[text] = out->size;
-    to_cache(out->path, out->sha256);
+    host_put(&host, out->path, out->sha256);
     work_free(w);
 }
 
@@ -337,68 +261,48 @@ static inline int count_alloc(struct device *dev, size_t bytes, void **ret, stru
 /* The engine has two devices, of which the first says that it has no room; was: what it had. */
 static inline void two_tight_devices(struct island **was)
 {
-    *was = engine->island;
-    OK(island_open("cpu,cpu", 2, &engine->island, err));
-    engine->dev = island_device(engine->island, 0);
-    roomy = engine->dev->ops;
+    *was = host.engine->island;
+    OK(island_open("cpu,cpu", 2, &host.engine->island, err));
+    host.engine->dev = island_device(host.engine->island, 0);
+    roomy = host.engine->dev->ops;
     tight = counting = *roomy;
     tight.memory = no_room;
     counting.alloc = count_alloc;
-    engine->dev->ops = &tight;
-    island_device(engine->island, 1)->ops = &counting;
+    host.engine->dev->ops = &tight;
+    island_device(host.engine->island, 1)->ops = &counting;
     on_second = 0;
 }
 
 static inline void enough_room(struct island *was)
 {
     for (int i = 0; i < 2; i++)
-        island_device(engine->island, i)->ops = roomy;
-    island_close(engine->island);
-    engine->island = was;
-    engine->dev = island_device(was, 0);
+        island_device(host.engine->island, i)->ops = roomy;
+    island_close(host.engine->island);
+    host.engine->island = was;
+    host.engine->dev = island_device(was, 0);
 }
 
 static inline int setup(void **state)
 {
     OK(image_init(err));
     top = scratch_new();
-    char *held = in(top, "held"), *blobs = in(top, "blobs"), *tmp = in(top, "tmp");
-    OK(file_mkdirs(tmp, 0700, err));
-    OK(cache_open(blobs, 0, &cache, err));
-    modules = modules_open(held, cache);
-    const struct engine_options opt = {
-        .device = "cpu",
-        .threads = 2,
-        .decode_threads = 2,
-        .memory_bytes = 1 << 30,
-        .image_cache_bytes = 1 << 20,
-        .state_dir = top,
-        .cache = cache,
-        .modules = modules,
-        .started_ns = clock_now_ns(),
-    };
-    OK(engine_open(&opt, &engine, err));
+    host_open(&host, top, "host", 2);
     for (int i = 0; i < SHARDS; i++) {
         images[i] = shard_make(top, i, N, 5, i == 1 ? 3 : -1);
-        texts[i] = text_shard(i, false);
-        columns[i] = text_shard(i, true);
-        to_cache(images[i].path, images[i].sha256);
-        to_cache(texts[i].path, texts[i].sha256);
-        to_cache(columns[i].path, columns[i].sha256);
+        texts[i] = shard_of_texts(top, i, N, 0, text_of, NULL);
+        columns[i] = shard_of_texts(top, i, N, 2, text_of, NULL);
+        host_put(&host, images[i].path, images[i].sha256);
+        host_put(&host, texts[i].path, texts[i].sha256);
+        host_put(&host, columns[i].path, columns[i].sha256);
     }
     make_version(false);
     make_version(true);
-    mem_free(held);
-    mem_free(blobs);
-    mem_free(tmp);
     return 0;
 }
 
 static inline int teardown(void **state)
 {
-    engine_close(engine);
-    modules_close(modules);
-    cache_close(cache);
+    host_free(&host);
     for (int i = 0; i < SHARDS; i++) {
         free(images[i].path);
         free(texts[i].path);

@@ -269,12 +269,12 @@ static void begin_in(const char *tmp)
     memset(&me, 0, sizeof(me));
     OK(loop_new(&me.loop, err));
     OK(xfer_new(me.loop, &xo, &me.xfer, err));
-    me.tmp = in(top, tmp);
+    me.tmp = in(host.dir, tmp);
     me.guard = loop_timer_new(me.loop, on_guard, NULL);
     loop_timer_start(me.guard, 20, 20);
-    const struct agent_options o = {.env = {.loop = me.loop, .xfer = me.xfer, .cache = cache},
-                                    .engine = engine,
-                                    .modules = modules,
+    const struct agent_options o = {.env = {.loop = me.loop, .xfer = me.xfer, .cache = host.cache},
+                                    .engine = host.engine,
+                                    .modules = host.modules,
                                     .tmp_dir = me.tmp,
                                     .hung_ms = 60000,
                                     .session = {.loop = me.loop},
@@ -647,7 +647,7 @@ static void refused_for_ever(void **state)
 
 static bool is_there(const char *name)
 {
-    char *path = in(top, name);
+    char *path = in(host.state, name);
     const bool there = file_exists(path);
     mem_free(path);
     return there;
@@ -678,8 +678,8 @@ static void verdicts(void **state)
 {
     Skerry__V1__Applied v = SKERRY__V1__APPLIED__INIT, *list[] = {&v};
     Skerry__V1__AssignReply reply = SKERRY__V1__ASSIGN_REPLY__INIT;
-    put(top, "residual-1-7-0-0.sent-9", "x", 1);
-    put(top, "residual-1-8-0-0.sent-10", "x", 1);
+    put(host.state, "residual-1-7-0-0.sent-9", "x", 1);
+    put(host.state, "residual-1-8-0-0.sent-10", "x", 1);
     v.task_id = 9;
     v.module_id = 7;
     v.accepted = true;
@@ -699,8 +699,8 @@ static void refused_before_it_is_sent(void **state)
 {
     hold();
     say(10, 8, false);
-    put(top, "residual-1-8-0-0.sent-10", "x", 1);
-    put(top, "residual-1-7-0-0.sent-9", "x", 1);
+    put(host.state, "residual-1-8-0-0.sent-10", "x", 1);
+    put(host.state, "residual-1-7-0-0.sent-9", "x", 1);
     say(9, 7, true);
     atomic_store(&held, false);
     UNTIL(!is_there("residual-1-7-0-0.sent-9"));

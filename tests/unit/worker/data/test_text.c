@@ -2,48 +2,25 @@
 
 #include <errno.h>
 
-#include "tests/unit/common/base/util.h"
-
 #include "common/base/rng.h"
-#include "common/data/shard.h"
 #include "tests/unit/worker/shards.h"
 
 #define SEQ 16
 #define LONG 512 /* inputs of the rows that are filled well */
 
-/* A shard of pieces; piece i has lengths[i] tokens: base + 1000 * i + 0, 1, 2 ... */
+/* Piece i has lengths[i] tokens: base + 1000 * i + 0, 1, 2 ... */
+static uint32_t piece(int number, uint32_t i, uint32_t *ids, const void *arg)
+{
+    const unsigned *lengths = arg;
+    for (unsigned k = 0; k < lengths[i]; k++)
+        ids[k] = (uint32_t)number * 100000 + i * 1000 + k;
+    return lengths[i];
+}
+
 static struct test_shard text_shard(const char *dir, int number, const unsigned *lengths, size_t n,
                                     uint32_t dim)
 {
-    struct test_shard s;
-    struct shard_writer *w;
-    struct shard_info info;
-    struct buf room;
-    char name[64];
-    snprintf(name, sizeof(name), "text-%d", number);
-    s.path = in(dir, name);
-    buf_init(&room, 8192);
-    w = shard_writer_new(s.path);
-    for (size_t i = 0; i < n; i++) {
-        uint32_t ids[LONG + 1];
-        float feature[2] = {(float)number, (float)i};
-        for (unsigned k = 0; k < lengths[i]; k++)
-            ids[k] = (uint32_t)(number * 100000 + (int)i * 1000) + k;
-        buf_clear(&room);
-        OK(shard_encode_tokens(ids, lengths[i], &room));
-        struct shard_sample p = {.ext = "tok",
-                                 .data = room.data,
-                                 .len = room.len,
-                                 .tokens = lengths[i],
-                                 .feature = (const uint8_t *)feature};
-        snprintf(p.key, sizeof(p.key), "d%zu#0", i);
-        OK(shard_writer_add(w, &p, dim, err));
-    }
-    OK(shard_writer_finish(w, &info, err));
-    shard_writer_free(w);
-    memcpy(s.sha256, info.sha256, 32);
-    buf_release(&room);
-    return s;
+    return shard_of_texts(dir, number, (uint32_t)n, dim, piece, lengths);
 }
 
 static struct data_range range(const struct test_shard *s, uint32_t start, uint32_t count)

@@ -1,23 +1,19 @@
 /* Every kind of task on the compute thread, without a network: what a phase
  * leaves behind, and that a cut phase ends as if it had not been cut. */
 #include "tests/unit/components.h"
+#include "tests/unit/worker/host.h"
 #include "tests/unit/worker/shards.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
-#include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/outer/fold.h"
 #include "common/st/st.h"
 #include "worker/engine/encoders.h"
-#include "worker/engine/engine.h"
 #include "worker/engine/residual.h"
 #include "worker/frozen/frozen.h"
-#include "worker/order/modules.h"
-#include "worker/kinds/kinds.h"
-#include "worker/order/work.h"
 
 #define SPEC_OF(schedule)                                                                          \
     "name: tiny\nseed: 3\n"                                                                        \
@@ -27,14 +23,6 @@
     "outer: {rounds: 3, steps: 24}\nwire: {up: e3m0, down: e3m0}\n"
 #define SPEC SPEC_OF("")
 #define STEPS 24
-
-/* One worker's disk and engine. */
-struct host {
-    char *dir, *state, *tmp;
-    struct cache *cache;
-    struct modules *modules;
-    struct engine *engine;
-};
 
 /* A task under construction: one module, one range over each shard. */
 struct order {
@@ -56,59 +44,9 @@ static struct test_shard shards[2];
 static uint8_t version0[32];
 static struct buf version0_file;
 
-static void host_start(struct host *h)
-{
-    char *held = in(h->state, "held"), *blobs = in(h->dir, "blobs");
-    OK(cache_open(blobs, 0, &h->cache, err));
-    h->modules = modules_open(held, h->cache);
-    struct engine_options opt = {
-        .device = "cpu",
-        .threads = 2,
-        .decode_threads = 2,
-        .memory_bytes = 1 << 30,
-        .image_cache_bytes = 1 << 20,
-        .state_dir = h->state,
-        .cache = h->cache,
-        .modules = h->modules,
-        .started_ns = clock_now_ns(),
-    };
-    OK(engine_open(&opt, &h->engine, err));
-    mem_free(held);
-    mem_free(blobs);
-}
-
-static void host_stop(struct host *h)
-{
-    engine_close(h->engine);
-    modules_close(h->modules);
-    cache_close(h->cache);
-}
-
-static void host_restart(struct host *h)
-{
-    host_stop(h);
-    host_start(h);
-}
-
-static void host_put(struct host *h, const char *from, const uint8_t sha256[32])
-{
-    struct buf b;
-    char path[CACHE_PATH_MAX];
-    OK(file_read(from, 1 << 24, &b, err));
-    cache_path(h->cache, sha256, path);
-    OK(file_write_atomic(path, b.data, b.len, 0600, err));
-    OK(cache_added(h->cache, sha256, err));
-    buf_release(&b);
-}
-
 static void host_new(struct host *h, const char *name)
 {
-    h->dir = in(top, name);
-    h->state = in(h->dir, "state");
-    h->tmp = in(h->dir, "tmp");
-    OK(file_mkdirs(h->state, 0700, err));
-    OK(file_mkdirs(h->tmp, 0700, err));
-    host_start(h);
+    host_open(h, top, name, 2);
     for (int i = 0; i < 2; i++)
         host_put(h, shards[i].path, shards[i].sha256);
     if (version0_file.len > 0) {
@@ -117,22 +55,6 @@ static void host_new(struct host *h, const char *name)
         OK(file_write_atomic(path, version0_file.data, version0_file.len, 0600, err));
         OK(cache_added(h->cache, version0, err));
     }
-}
-
-static void host_free(struct host *h)
-{
-    host_stop(h);
-    mem_free(h->dir);
-    mem_free(h->state);
-    mem_free(h->tmp);
-}
-
-static void blob_of(Skerry__V1__Blob *b, uint8_t sha256[32], const char *path)
-{
-    skerry__v1__blob__init(b);
-    b->sha256 = (ProtobufCBinaryData){32, sha256};
-    b->url = (char *)"/v1/blobs/x";
-    OK(file_size(path, &b->size, err));
 }
 
 static void order_init(struct order *o, int kind)
@@ -144,18 +66,15 @@ static void order_init(struct order *o, int kind)
     skerry__v1__eval_task__init(&o->eval);
     skerry__v1__sample_task__init(&o->sample);
     skerry__v1__ingest_task__init(&o->ingest);
-    skerry__v1__blob__init(&o->full);
     skerry__v1__delta__init(&o->delta);
     for (int i = 0; i < 2; i++) {
-        blob_of(&o->shard_blob[i], shards[i].sha256, shards[i].path);
+        blob_of(&o->shard_blob[i], shards[i].sha256, size_of(shards[i].path));
         skerry__v1__range__init(&o->range[i]);
         o->range[i].shard = &o->shard_blob[i];
         o->range[i].count = 20;
         o->ranges[i] = &o->range[i];
     }
-    o->full.sha256 = (ProtobufCBinaryData){32, version0};
-    o->full.size = version0_file.len;
-    o->full.url = (char *)"/v1/blobs/x";
+    blob_of(&o->full, version0, version0_file.len);
     o->module.module_id = 7;
     o->module.full = &o->full;
     o->module.sha256 = o->full.sha256;
@@ -187,20 +106,9 @@ static void order_init(struct order *o, int kind)
     o->task.ingest = &o->ingest;
 }
 
-static struct work *begin(struct host *h, const struct order *o)
-{
-    struct work *w;
-    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
-    OK(engine_plan(h->engine, w, err));
-    for (size_t i = 0; i < w->n_needs; i++)
-        assert_false(w->needs[i].missing);
-    return w;
-}
-
 static struct work *run(struct host *h, const struct order *o)
 {
-    struct work *w = begin(h, o);
-    OK(engine_run(h->engine, w, err));
+    struct work *w = host_run(h, &o->task);
     engine_after(h->engine, w);
     return w;
 }
@@ -261,7 +169,7 @@ static void cut_a_phase(struct host *h, const struct order *o)
         if (i > 0)
             host_free(h);
         host_new(h, name);
-        struct work *w = begin(h, o);
+        struct work *w = host_plan(h, &o->task);
         pthread_t t;
         assert_int_equal(pthread_create(&t, NULL, cutter, w), 0);
         rc = engine_run(h->engine, w, NULL);
@@ -362,7 +270,7 @@ static void killed_while_it_sends(void **state)
     work_free(a);
     work_free(b);
 
-    a = begin(&killed, &o);
+    a = host_plan(&killed, &o.task);
     a->anew = true;
     OK(engine_run(killed.engine, a, err));
     assert_int_equal(steps_made(a), STEPS);
@@ -410,7 +318,7 @@ static void diverged_phase_begins_anew(void **state)
     cut_a_phase(&cut, &o);
     host_restart(&cut);
     spoil_checkpoint(&cut);
-    struct work *b = begin(&cut, &o);
+    struct work *b = host_plan(&cut, &o.task);
     assert_int_equal(engine_run(cut.engine, b, &why), -EDOM);
     assert_non_null(strstr(why.msg, "diverged"));
     work_free(b);
@@ -506,7 +414,7 @@ static void order_next(struct host *h, struct order *o, struct version1 *v)
     order_init(o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
     host_put(h, v->delta, v->delta_sha256);
     skerry__v1__delta__init(&o->delta);
-    blob_of(&o->delta_blob, v->delta_sha256, v->delta);
+    blob_of(&o->delta_blob, v->delta_sha256, size_of(v->delta));
     o->delta.to = 1;
     o->delta.blob = &o->delta_blob;
     o->deltas[0] = &o->delta;
@@ -605,7 +513,7 @@ static void ingest_cuts_shards(void **state)
     host_new(&h, "ingest");
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_INGEST);
     o.ingest.url = (char *)"http://example.org/x.tar";
-    struct work *w = begin(&h, &o);
+    struct work *w = host_plan(&h, &o.task);
     struct buf b;
     OK(file_read(shards[0].path, 1 << 24, &b, err));
     OK(file_write_atomic(w->source_path, b.data, b.len, 0600, err));
@@ -619,7 +527,7 @@ static void ingest_cuts_shards(void **state)
     assert_int_equal(w->result.n_classes, 5);
     work_free(w);
     /* An archive that was cut short is named. */
-    w = begin(&h, &o);
+    w = host_plan(&h, &o.task);
     OK(file_write_atomic(w->source_path, b.data, b.len / 2 + 100, 0600, err));
     FAILS(engine_run(h.engine, w, err), "http://example.org/x.tar");
     work_free(w);
@@ -663,17 +571,17 @@ static void idle_encoders_leave_before_a_plan(void **state)
     enc->ranks[0] = (struct encoder_rank){
         .set = enc, .dev = h.engine->dev, .text = text_network(h.engine->dev)};
     h.engine->encoders[1] = enc;
-    work_free(begin(&h, &o));
+    work_free(host_plan(&h, &o.task));
     assert_int_equal(encoders_there(enc), 100);
     enc->users = 1;
-    work_free(begin(&h, &o));
+    work_free(host_plan(&h, &o.task));
     assert_null(enc->ranks[0].text);
     assert_int_equal(encoders_there(enc), 0);
     /* With the replica in memory nothing is planned. */
     work_free(run(&h, &o));
     enc->ranks[0].text = text_network(h.engine->dev);
     o.train.first_step = STEPS;
-    work_free(begin(&h, &o));
+    work_free(host_plan(&h, &o.task));
     assert_non_null(enc->ranks[0].text);
     host_free(&h);
 }

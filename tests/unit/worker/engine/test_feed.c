@@ -38,9 +38,7 @@ static struct work *begin(const char *spec, const struct test_shard *shards, siz
     part.n_ranges = n;
     o->task.eval = &part;
     o->task.n_modules = 1;
-    char *tmp = in(top, "tmp");
-    OK(work_new(kinds_all, &o->task, cache, tmp, &w, err));
-    mem_free(tmp);
+    OK(work_new(kinds_all, &o->task, host.cache, host.tmp, &w, err));
     return w;
 }
 
@@ -49,7 +47,7 @@ static int each(struct work *w, const struct feed_options *opt, struct seen *s, 
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
     *ret = 99;
-    return feed_each(engine, w, t->ranges, t->n_ranges, opt, take, s, ret, err);
+    return feed_each(host.engine, w, t->ranges, t->n_ranges, opt, take, s, ret, err);
 }
 
 static uint64_t told(struct work *w)
@@ -102,10 +100,10 @@ static void other_sizes_and_classes(void **state)
     struct seen s = {0};
     uint64_t n;
     ((Skerry__V1__Task *)(uintptr_t)w->task)->n_classes = 2;
-    const size_t held = image_cache_bytes(engine->images);
+    const size_t held = image_cache_bytes(host.engine->images);
     OK(each(w, &opt, &s, &n, err));
     assert_int_equal(n, N);
-    assert_int_equal(image_cache_bytes(engine->images), held);
+    assert_int_equal(image_cache_bytes(host.engine->images), held);
     opt.unlabelled = false;
     s = (struct seen){0};
     OK(each(w, &opt, &s, &n, err));
@@ -114,7 +112,7 @@ static void other_sizes_and_classes(void **state)
     w->spec.data.image_size = 6; /* which nobody has asked for before */
     opt = (struct feed_options){.batch = 10, .unlabelled = true};
     OK(each(w, &opt, &(struct seen){0}, &n, err));
-    assert_in_range(image_cache_bytes(engine->images), N * 3 * 6 * 6, N * 200);
+    assert_in_range(image_cache_bytes(host.engine->images), N * 3 * 6 * 6, N * 200);
     work_free(w);
 }
 
@@ -146,9 +144,9 @@ static void a_bad_one(void **state)
     bad.start = 3;
     bad.count = 1;
     s = (struct seen){0};
-    FAILS(feed_each(engine, w, &list, 1, &opt, take, &s, &n, err), "none of the 1");
+    FAILS(feed_each(host.engine, w, &list, 1, &opt, take, &s, &n, err), "none of the 1");
     opt.may_be_empty = true;
-    OK(feed_each(engine, w, &list, 1, &opt, take, &s, &n, err));
+    OK(feed_each(host.engine, w, &list, 1, &opt, take, &s, &n, err));
     assert_true(n == 0 && s.batches == 0);
     work_free(w);
 }
@@ -194,7 +192,7 @@ static void texts_in_rows(void **state)
     struct data *d = NULL;
     struct batch b;
     opt = (struct feed_options){.batch = 1, .pieces = true, .skip = 9};
-    OK(feed_open(engine, w, w->task->eval->ranges, 1, &opt, &d, err));
+    OK(feed_open(host.engine, w, w->task->eval->ranges, 1, &opt, &d, err));
     OK(data_next(d, &b, err));
     assert_int_equal(b.seq, CONTEXT);
     assert_true(b.target[7] < 0 && b.target[8] >= 0);
@@ -215,7 +213,7 @@ static void a_trainers_order(void **state)
         unsigned in_window[N / 8] = {0}, moved = 0;
         struct data *d = NULL;
         struct batch b;
-        OK(feed_open(engine, w, t->ranges, 1, &opt, &d, err));
+        OK(feed_open(host.engine, w, t->ranges, 1, &opt, &d, err));
         for (unsigned i = 0; i < N; i++) {
             OK(data_next(d, &b, err));
             first[seed][i] = b.ids[0] & 0xffff;
@@ -239,7 +237,7 @@ static void ranges_that_are_not_there(void **state)
     Skerry__V1__Range far = o.range[0], *list = &far;
     struct data *d = NULL;
     far.start = 1;
-    FAILS(feed_open(engine, w, &list, 1, &opt, &d, err), "which holds 24");
+    FAILS(feed_open(host.engine, w, &list, 1, &opt, &d, err), "which holds 24");
     assert_null(d);
     work_free(w);
 }

@@ -14,7 +14,7 @@
 
 static unsigned draw(struct host *h, const struct order *o, int rows, bool heun, float *images)
 {
-    struct work *w = plan(h, o);
+    struct work *w = host_plan(h, &o->task);
     OK(modules_rebuild(h->modules, w, err));
     struct mixture *m;
     OK(mixture_open(h->engine, w, &(struct mixture_options){.rows = rows}, &m, err));
@@ -75,18 +75,18 @@ static void test_equal_experts(void **state)
     host_new(&h, "equal", 2);
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
     order_path(&path, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE, 1);
-    struct work *alone = run(&h, &path);
+    struct work *alone = host_run(&h, &path.task);
     for (int k = 0; k < K; k++)
         o.expert[k].modules = &o.lists[1];
     o.mixture.strategy = JOB_STRATEGY_TOP1;
-    struct work *mixed = run(&h, &o);
+    struct work *mixed = host_run(&h, &o.task);
     assert_int_equal(mixed->result.n_outputs, 1);
     assert_memory_equal(mixed->result.outputs[0].sha256, alone->result.outputs[0].sha256, 32);
     assert_int_equal(mixed->result.samples, SAMPLES);
     work_free(mixed);
     for (int k = 0; k < K; k++)
         o.expert[k].modules = &o.lists[k];
-    mixed = run(&h, &o);
+    mixed = host_run(&h, &o.task);
     assert_memory_not_equal(mixed->result.outputs[0].sha256, alone->result.outputs[0].sha256, 32);
     work_free(mixed);
     work_free(alone);
@@ -188,7 +188,7 @@ static void test_equal_experts_elsewhere(void **state)
     o.mixture.strategy = JOB_STRATEGY_FULL;
     o.mixture.remote = true;
     struct uplink u = {.cache = h.cache};
-    struct work *w = plan(&h, &o);
+    struct work *w = host_plan(&h, &o.task);
     const uint64_t before = cache_used_bytes(h.cache);
     w->uplink = &u;
     OK(engine_run(h.engine, w, err));
@@ -217,7 +217,7 @@ static double path_loss(struct host *h, int k, int partition)
     order_path(&o, SKERRY__V1__TASK_KIND__TASK_KIND_EVAL, k);
     o.ranges[0] = &o.range[partition];
     o.eval.n_ranges = 1;
-    struct work *w = run(h, &o);
+    struct work *w = host_run(h, &o.task);
     double sum = w->result.loss_sum;
     assert_int_equal(w->result.units, SHARD);
     work_free(w);
@@ -234,7 +234,7 @@ static void test_evaluation(void **state)
     host_new(&h, "evaluation", 2);
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_EVAL);
     o.mixture.strategy = JOB_STRATEGY_NUCLEUS;
-    struct work *w = run(&h, &o);
+    struct work *w = host_run(&h, &o.task);
     for (int k = 0; k < K; k++)
         apart += path_loss(&h, k, k);
     assert_int_equal(w->result.units, K * SHARD);
@@ -253,14 +253,14 @@ static void test_evaluation(void **state)
     struct order router;
     order_path(&router, SKERRY__V1__TASK_KIND__TASK_KIND_EVAL, ROUTER);
     router.task.network = SKERRY__V1__NETWORK__NETWORK_ROUTER;
-    struct work *r = run(&h, &router);
+    struct work *r = host_run(&h, &router.task);
     assert_true(row(r, "accuracy") == row(w, "router accuracy"));
     assert_true(row(r, "accuracy") > 0 && row(r, "accuracy") < 1);
     work_free(r);
 
     o.eval.samples = 13;
     o.mixture.memory_bytes = 1;
-    struct work *few = run(&h, &o);
+    struct work *few = host_run(&h, &o.task);
     assert_int_equal(few->result.units, 13);
     work_free(few);
 
@@ -268,7 +268,7 @@ static void test_evaluation(void **state)
     o.eval.samples = 0;
     for (int k = 0; k < K; k++)
         o.expert[k].modules = &o.lists[2];
-    struct work *equal = run(&h, &o);
+    struct work *equal = host_run(&h, &o.task);
     double of_one = 0;
     for (int k = 0; k < K; k++)
         of_one += path_loss(&h, 2, k);
@@ -278,7 +278,7 @@ static void test_evaluation(void **state)
     work_free(equal);
 
     o.range[1].partition = K;
-    struct work *lost = plan(&h, &o);
+    struct work *lost = host_plan(&h, &o.task);
     FAILS(engine_run(h.engine, lost, err), "partition 3 of 3");
     work_free(lost);
     work_free(w);
@@ -299,13 +299,13 @@ static void test_distillation(void **state)
     o.train.n_teachers = K;
     for (int k = 0; k < K; k++)
         o.expert[k].modules = &o.lists[0];
-    struct work *w = run(&h, &o);
+    struct work *w = host_run(&h, &o.task);
     assert_true(w->result.loss_mean == 0 && w->result.steps == 6);
     work_free(w);
     o.task.id = 12;
     for (int k = 0; k < K; k++)
         o.expert[k].modules = &o.lists[k];
-    w = run(&h, &o);
+    w = host_run(&h, &o.task);
     assert_true(w->result.loss_first > 0);
     assert_int_equal(w->result.n_outputs, 1);
     work_free(w);
@@ -338,18 +338,18 @@ static void test_refusals(void **state)
     o.expert[1].n_modules = 0;
     FAILS(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err), "mixture.experts has 0 modules");
     o.mixture.remote = true; /* then that is fine, but nobody can be asked */
-    w = plan(&h, &o);
+    w = host_plan(&h, &o.task);
     FAILS(engine_run(h.engine, w, err), "need a coordinator");
     work_free(w);
     o.mixture.remote = false;
     o.expert[1].n_modules = 1;
     o.expert[1].partition = 2;
-    w = plan(&h, &o);
+    w = host_plan(&h, &o.task);
     FAILS(engine_run(h.engine, w, err), "one expert for each of 3 partitions");
     atomic_store(&w->stop, WORK_REVOKED);
     work_free(w);
     o.expert[1].partition = 1;
-    w = plan(&h, &o);
+    w = host_plan(&h, &o.task);
     atomic_store(&w->stop, WORK_REVOKED);
     assert_int_equal(engine_run(h.engine, w, NULL), -ERR_CANCELLED);
     work_free(w);

@@ -106,7 +106,7 @@ static void what_it_cannot_encode(void **state)
     e.o.task.n_encoders = 0;
     fails(&e.o, -ERR_FORMAT, "encode without a VAE");
     e.encode.range = NULL;
-    FAILS(work_new(kinds_all, &e.o.task, cache, top, &w, err), "encode.range is missing");
+    FAILS(work_new(kinds_all, &e.o.task, host.cache, top, &w, err), "encode.range is missing");
     /* Latents are encoded already. */
     struct encode_order first;
     encode_init(&first, SPEC_OF("false"));
@@ -114,7 +114,7 @@ static void what_it_cannot_encode(void **state)
     const struct work_output *o = output_of(w, WORK_SHARD);
     uint8_t latents[32];
     memcpy(latents, o->sha256, 32);
-    to_cache(o->path, latents);
+    host_put(&host, o->path, latents);
     encode_init(&e, SPEC_OF("false"));
     e.o.shard[0].sha256.data = latents;
     e.o.shard[0].size = o->size;
@@ -140,7 +140,7 @@ static int begin(void **state)
 {
     (void)encoded_setup(state);
     pictures = shard_make(top, 9, PICTURES, 5, BAD);
-    to_cache(pictures.path, pictures.sha256);
+    host_put(&host, pictures.path, pictures.sha256);
     return 0;
 }
 

@@ -25,7 +25,7 @@ static uint64_t targets(uint32_t skip)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < N; i++) {
-        uint32_t ids[CONTEXT], n = text_of(0, i, ids);
+        uint32_t ids[CONTEXT], n = text_of(0, i, ids, NULL);
         const uint32_t from = skip < 1 ? 1 : skip;
         sum += n > from ? n - from : 0;
     }

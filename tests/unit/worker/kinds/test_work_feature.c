@@ -73,7 +73,7 @@ static void ngrams_of_texts(void **state)
     struct features f;
     float a[NGRAMS_DIM], want[NGRAMS_DIM];
     uint8_t bytes[CONTEXT];
-    uint32_t ids[CONTEXT], n = text_of(1, 5, ids);
+    uint32_t ids[CONTEXT], n = text_of(1, 5, ids, NULL);
     struct work *w = features_of(spec, &texts[1], CHUNK, false, &f);
     assert_int_equal(f.d, NGRAMS_DIM);
     assert_int_equal(f.files[0].columns, COLUMNS);
@@ -90,7 +90,7 @@ static void ngrams_of_texts(void **state)
     features_chunk(&f, 0, 5, 1, a);
     assert_memory_equal(a, want, sizeof(want));
     features_chunk(&f, 0, N - 1, 1, a); /* 20 tokens: 4 of the second chunk */
-    text_of(1, N - 1, ids);
+    text_of(1, N - 1, ids, NULL);
     for (uint32_t k = 1; k < 20; k++)
         bytes[k - 1] = (uint8_t)ids[k];
     ngrams(bytes + 15, 4, want);

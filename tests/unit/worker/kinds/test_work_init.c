@@ -115,14 +115,12 @@ static void stopped(void **state)
 {
     (void)state;
     struct order o;
-    struct work *w;
     struct err e = {0};
     order_init(&o, INIT, IMAGES, images, 1);
     o.task.n_modules = 1;
-    OK(work_new(kinds_all, &o.task, cache, top, &w, err));
-    OK(engine_plan(engine, w, err));
+    struct work *w = host_look(&host, &o.task);
     atomic_store(&w->stop, WORK_REVOKED);
-    assert_int_equal(engine_run(engine, w, &e), -ERR_CANCELLED);
+    assert_int_equal(engine_run(host.engine, w, &e), -ERR_CANCELLED);
     assert_int_equal(w->result.n_outputs, 0);
     work_free(w);
 }

@@ -132,7 +132,7 @@ static void latents_init(struct latents *l, bool captions)
     struct work *w = run(&first);
     const struct work_output *out = output_of(w, WORK_CONTRIBUTION);
     memcpy(l->version, out->sha256, 32);
-    to_cache(out->path, l->version);
+    host_put(&host, out->path, l->version);
     order_init(&l->o, SAMPLE, spec, images, 1);
     encoded_order(&l->encoded, &l->o, captions);
     sample_of_images(&l->t, 2);
@@ -165,7 +165,7 @@ static void open_encoder(const struct work *w)
     uint8_t image[8 * 8 * 3] = {0};
     uint16_t moments[2 * 4 * 4 * 4];
     assert_non_null(w);
-    OK(encoders_images(engine->encoders[0], image, NULL, 1, moments, err));
+    OK(encoders_images(host.engine->encoders[0], image, NULL, 1, moments, err));
 }
 
 /* There is a byte too little for all that drawing takes beside the encoder; the last of it is the
@@ -176,7 +176,7 @@ static void decoders_have_room(void **state)
     (void)state;
     latents_init(&l, false);
     struct work *first = run(&l.o);
-    encoders_rest(engine);
+    encoders_rest(host.engine);
     open_encoder(first);
     const uint64_t before = peak = given;
     l.o.task.id = next_task++;
@@ -185,7 +185,7 @@ static void decoders_have_room(void **state)
     keep_replica(PLENTY);
     l.o.task.id = next_task++;
     struct work *second = run(&l.o);
-    encoders_rest(engine);
+    encoders_rest(host.engine);
     open_encoder(second);
     says = gives = given + takes - 1;
     l.o.task.id = next_task++;

@@ -15,7 +15,7 @@ static void scores_of_texts(void **state)
         OK(scores_read(output_of(w, WORK_RESULT)->path, N, &s, err));
         assert_int_equal(s.columns, chunk ? COLUMNS : 1);
         for (uint32_t i = 0; i < N; i++) {
-            uint32_t ids[CONTEXT], n = text_of(0, i, ids);
+            uint32_t ids[CONTEXT], n = text_of(0, i, ids, NULL);
             int32_t counted = 0;
             double logp = 0;
             for (uint32_t c = 0; c < s.columns; c++) {

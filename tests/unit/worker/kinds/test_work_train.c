@@ -1,20 +1,15 @@
 /* Networks, cuts and objectives as tasks of a worker that has all blobs: versions 0, phases and
  * evaluations of levels, routers, warm starts and texts; moments that travel. */
+#include "tests/unit/worker/host.h"
 #include "tests/unit/worker/shards.h"
 
 #include <errno.h>
 #include <math.h>
 
-#include "common/base/clock.h"
-#include "common/data/shard.h"
 #include "common/st/st.h"
 #include "common/base/str.h"
 #include "kernels/kernels.h"
-#include "worker/kinds/kinds.h"
-#include "worker/order/work.h"
-#include "worker/engine/engine.h"
 #include "worker/model/model.h"
-#include "worker/order/modules.h"
 #include "worker/kinds/work_train.h"
 #include "worker/engine/replica.h"
 #include "worker/engine/residual.h"
@@ -42,63 +37,22 @@ static struct test_shard images[SHARDS], texts[SHARDS];
 
 /* ---- a worker ---- */
 
-struct host {
-    char *dir, *state, *tmp;
-    struct cache *cache;
-    struct modules *modules;
-    struct engine *engine;
-};
-
-static void host_put(struct host *h, const char *from, uint8_t sha256[32])
+/* Puts a copy of the file into its cache, and its name and size into the message. */
+static void host_take(struct host *h, const char *from, Skerry__V1__Blob *ret, uint8_t sha256[32])
 {
-    struct buf b;
-    char path[CACHE_PATH_MAX];
-    OK(file_read(from, 1 << 24, &b, err));
-    hash_sha256(b.data, b.len, sha256);
-    cache_path(h->cache, sha256, path);
-    OK(file_write_atomic(path, b.data, b.len, 0600, err));
-    OK(cache_added(h->cache, sha256, err));
-    buf_release(&b);
+    uint64_t size;
+    OK(hash_file(from, sha256, &size, err));
+    host_put(h, from, sha256);
+    blob_of(ret, sha256, size);
 }
 
 static void host_new(struct host *h, const char *name)
 {
-    h->dir = in(top, name);
-    h->state = in(h->dir, "state");
-    h->tmp = in(h->dir, "tmp");
-    OK(file_mkdirs(h->state, 0700, err));
-    OK(file_mkdirs(h->tmp, 0700, err));
-    char *held = in(h->state, "held"), *blobs = in(h->dir, "blobs");
-    OK(cache_open(blobs, 0, &h->cache, err));
-    h->modules = modules_open(held, h->cache);
-    const struct engine_options opt = {
-        .device = "cpu",
-        .threads = 2,
-        .decode_threads = 2,
-        .memory_bytes = 1 << 30,
-        .image_cache_bytes = 1 << 20,
-        .state_dir = h->state,
-        .cache = h->cache,
-        .modules = h->modules,
-        .started_ns = clock_now_ns(),
-    };
-    OK(engine_open(&opt, &h->engine, err));
-    mem_free(held);
-    mem_free(blobs);
+    host_open(h, top, name, 2);
     for (int i = 0; i < SHARDS; i++) {
         host_put(h, images[i].path, images[i].sha256);
         host_put(h, texts[i].path, texts[i].sha256);
     }
-}
-
-static void host_free(struct host *h)
-{
-    engine_close(h->engine);
-    modules_close(h->modules);
-    cache_close(h->cache);
-    mem_free(h->dir);
-    mem_free(h->state);
-    mem_free(h->tmp);
 }
 
 /* ---- tasks ---- */
@@ -116,21 +70,6 @@ struct order {
     char *classes[5];
 };
 
-static void blob(Skerry__V1__Blob *b, uint8_t sha256[32])
-{
-    skerry__v1__blob__init(b);
-    b->sha256 = (ProtobufCBinaryData){32, sha256};
-    b->size = 1; /* all are in the cache: nobody looks */
-    b->url = (char *)"/v1/blobs/x";
-}
-
-static void size_of(struct host *h, Skerry__V1__Blob *b)
-{
-    char path[CACHE_PATH_MAX];
-    cache_path(h->cache, b->sha256.data, path);
-    OK(file_size(path, &b->size, err));
-}
-
 static void order_init(struct order *o, const char *spec)
 {
     const bool text = strstr(spec, "llama") != NULL;
@@ -141,7 +80,7 @@ static void order_init(struct order *o, const char *spec)
     for (uint32_t i = 0; i < LEVELS; i++) {
         skerry__v1__module_ref__init(&o->module[i]);
         skerry__v1__level__init(&o->level[i]);
-        blob(&o->full[i], o->hash[i]);
+        blob_of(&o->full[i], o->hash[i], 1);
         o->module[i].module_id = 7 + i;
         o->module[i].level = i;
         o->module[i].full = &o->full[i];
@@ -150,13 +89,13 @@ static void order_init(struct order *o, const char *spec)
         o->levels[i] = &o->level[i];
     }
     for (uint32_t i = 0; i < SHARDS; i++) {
-        blob(&o->shard[i], (text ? texts : images)[i].sha256);
+        const struct test_shard *s = text ? &texts[i] : &images[i];
+        blob_of(&o->shard[i], s->sha256, size_of(s->path));
         skerry__v1__range__init(&o->range[i]);
         o->range[i].shard = &o->shard[i];
         o->range[i].count = SAMPLES;
         o->range[i].partition = i;
         o->ranges[i] = &o->range[i];
-        OK(file_size((text ? texts : images)[i].path, &o->shard[i].size, err));
     }
     for (int i = 0; i < 5; i++)
         o->classes[i] = (char *)"c";
@@ -194,32 +133,19 @@ static void cut_in_three(struct order *o)
     o->task.n_modules = LEVELS;
 }
 
-/* Runs the task; work_free.  With failure: it fails with this code and sentence. */
+/* Runs the task; work_free. */
 static struct work *run(struct host *h, struct order *o, int kind)
 {
-    struct work *w;
     o->task.kind = (Skerry__V1__TaskKind)kind;
-    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
-    OK(engine_plan(h->engine, w, err));
-    for (size_t i = 0; i < w->n_needs; i++)
-        assert_false(w->needs[i].missing);
-    OK(engine_run(h->engine, w, err));
+    struct work *w = host_run(h, &o->task);
     engine_after(h->engine, w);
     return w;
 }
 
 static int run_fails(struct host *h, struct order *o, int kind, const char *sentence)
 {
-    struct work *w;
-    struct err e = {0};
     o->task.kind = (Skerry__V1__TaskKind)kind;
-    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
-    OK(engine_plan(h->engine, w, err));
-    int rc = engine_run(h->engine, w, &e);
-    if (rc >= 0 || !strstr(e.msg, sentence))
-        fail_msg("%d \"%s\" does not say %s", rc, e.msg, sentence);
-    work_free(w);
-    return rc;
+    return host_fails(h, &o->task, sentence);
 }
 
 #define INIT SKERRY__V1__TASK_KIND__TASK_KIND_INIT
@@ -238,8 +164,7 @@ static void init_modules(struct host *h, struct order *o)
     assert_int_equal(w->result.n_outputs, o->task.n_modules);
     for (size_t i = 0; i < w->result.n_outputs; i++) {
         assert_int_equal(w->result.outputs[i].module_id, 7 + i);
-        host_put(h, w->result.outputs[i].path, o->hash[i]);
-        size_of(h, &o->full[i]);
+        host_take(h, w->result.outputs[i].path, &o->full[i], o->hash[i]);
         o->module[i].sha256 = o->full[i].sha256;
     }
     work_free(w);
@@ -250,12 +175,10 @@ static void init_modules(struct host *h, struct order *o)
 static size_t to_fetch(const char *name, struct order *o)
 {
     struct host h;
-    struct work *w;
     size_t n = 0;
     host_new(&h, name);
     o->task.kind = TRAIN;
-    OK(work_new(kinds_all, &o->task, h.cache, h.tmp, &w, err));
-    OK(engine_plan(h.engine, w, err));
+    struct work *w = host_look(&h, &o->task);
     for (size_t i = 0; i < w->n_needs; i++)
         n += w->needs[i].missing;
     work_free(w);
@@ -299,33 +222,13 @@ static size_t tensors_in(const char *path)
 
 /* ---- shards ---- */
 
-static struct test_shard text_shard(int number)
+static uint32_t some_text(int number, uint32_t i, uint32_t *ids, const void *arg)
 {
-    struct test_shard s;
-    struct shard_writer *w;
-    struct shard_info info;
-    struct buf room;
-    char name[64];
-    snprintf(name, sizeof(name), "text-%d", number);
-    s.path = in(top, name);
-    buf_init(&room, 4096);
-    w = shard_writer_new(s.path);
-    for (uint32_t i = 0; i < SAMPLES; i++) {
-        uint32_t ids[TEXT], n = TEXT - i % 7;
-        ids[0] = ids[n - 1] = 256;
-        for (uint32_t k = 1; k + 1 < n; k++)
-            ids[k] = 'a' + (i + k) % 5;
-        buf_clear(&room);
-        OK(shard_encode_tokens(ids, n, &room));
-        struct shard_sample p = {.ext = "tok", .data = room.data, .len = room.len, .tokens = n};
-        snprintf(p.key, sizeof(p.key), "d%u#0", i);
-        OK(shard_writer_add(w, &p, 0, err));
-    }
-    OK(shard_writer_finish(w, &info, err));
-    shard_writer_free(w);
-    buf_release(&room);
-    memcpy(s.sha256, info.sha256, 32);
-    return s;
+    const uint32_t n = TEXT - i % 7;
+    ids[0] = ids[n - 1] = 256;
+    for (uint32_t k = 1; k + 1 < n; k++)
+        ids[k] = 'a' + (i + k) % 5;
+    return n;
 }
 
 static int setup(void **state)
@@ -335,7 +238,7 @@ static int setup(void **state)
     top = scratch_new();
     for (int i = 0; i < SHARDS; i++) {
         images[i] = shard_make(top, i, SAMPLES, 5, -1);
-        texts[i] = text_shard(i);
+        texts[i] = shard_of_texts(top, i, SAMPLES, 0, some_text, NULL);
     }
     return 0;
 }
@@ -479,9 +382,7 @@ static void warm_start(void **state)
     float *flat = model_flat_new(m), *back = model_flat_new(m);
     model_init(m, 99, flat);
     OK(model_save(m, -1, flat, file, NULL, NULL, err));
-    host_put(&h, file, o.warm_hash);
-    blob(&o.warm, o.warm_hash);
-    size_of(&h, &o.warm);
+    host_take(&h, file, &o.warm, o.warm_hash);
     o.task.warm_start = &o.warm;
     init_modules(&h, &o);
     char path[CACHE_PATH_MAX];
@@ -518,9 +419,7 @@ static void moments_travel(void **state)
     struct work *w = run(&home, &o, TRAIN);
     assert_int_equal(w->result.n_outputs, 2);
     assert_int_equal(w->result.outputs[1].role, WORK_MOMENTS);
-    host_put(&with, w->result.outputs[1].path, o.moments_hash);
-    blob(&o.moments, o.moments_hash);
-    o.moments.size = w->result.outputs[1].size;
+    host_take(&with, w->result.outputs[1].path, &o.moments, o.moments_hash);
     assert_memory_equal(o.moments_hash, w->result.outputs[1].sha256, 32);
     work_free(w);
 
@@ -544,8 +443,7 @@ static void moments_travel(void **state)
     host_new(&broken, "broken");
     init_modules(&broken, &o);
     OK(file_write_atomic(file, "nothing", 7, 0600, err));
-    host_put(&broken, file, o.moments_hash);
-    o.moments.size = 7;
+    host_take(&broken, file, &o.moments, o.moments_hash);
     b = run(&broken, &o, TRAIN);
     assert_int_equal(b->result.steps, STEPS);
     work_free(b);
@@ -635,8 +533,7 @@ static void prepared_is_the_same(void **state)
     init_modules(&h, &o);
     o.module[0].version = 1; /* it is not drawn */
     struct work *a = run(&h, &o, TRAIN);
-    OK(work_new(kinds_all, &o.task, late.cache, late.tmp, &w, err));
-    OK(engine_plan(late.engine, w, err));
+    w = host_look(&late, &o.task);
     atomic_store(&w->stop, WORK_REVOKED);
     engine_prepare(late.engine, w);
     assert_null(replica_peek(late.engine->replicas, w));
@@ -645,7 +542,7 @@ static void prepared_is_the_same(void **state)
     assert_non_null(replica_peek(late.engine->replicas, w));
     assert_true(late.engine->peak[DT_F32] > 0);
     cache_path(h.cache, o.hash[0], path);
-    host_put(&late, path, o.hash[0]);
+    host_take(&late, path, &o.full[0], o.hash[0]);
     OK(engine_run(late.engine, w, err));
     assert_true(a->result.loss_mean == w->result.loss_mean);
     assert_memory_equal(a->result.outputs[0].sha256, w->result.outputs[0].sha256, HASH_BYTES);
@@ -669,9 +566,7 @@ static void put_reversed(struct host *h, struct order *o)
     OK(shard_writer_finish(to, &info, err));
     shard_writer_free(to);
     shard_close(&from);
-    host_put(h, file, o->other_hash);
-    blob(&o->shard[0], o->other_hash);
-    size_of(h, &o->shard[0]);
+    host_take(h, file, &o->shard[0], o->other_hash);
     mem_free(file);
 }
 
@@ -749,9 +644,7 @@ static void put_tokenizer(struct host *h, struct order *o)
     }
     OK(buf_append_str(&b, "}}}"));
     OK(file_write_atomic(file, b.data, b.len, 0600, err));
-    host_put(h, file, o->other_hash);
-    blob(&o->tokenizer, o->other_hash);
-    size_of(h, &o->tokenizer);
+    host_take(h, file, &o->tokenizer, o->other_hash);
     o->task.tokenizer = &o->tokenizer;
     buf_release(&b);
     mem_free(file);

@@ -8,12 +8,12 @@ static struct work *begin(struct host *h, const struct file *points, int k, cons
     static uint64_t asked;
     struct order o;
     order_path(&o, SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY, k);
-    blob_of(&o.input, (uint8_t *)(uintptr_t)points->sha256, points->size);
+    blob_of(&o.input, points->sha256, points->size);
     o.velocity.input = &o.input;
     o.task.id = 20 + ++asked; /* each has its own temporary files */
     o.task.velocity = &o.velocity;
     o.task.spec = (char *)(uintptr_t)spec;
-    return plan(h, &o);
+    return host_plan(h, &o.task);
 }
 
 static struct work *ask(struct host *h, const struct file *points, int k)

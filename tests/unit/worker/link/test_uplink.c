@@ -106,7 +106,7 @@ static void compute(struct world *w, uint32_t path, const struct blob_id *input,
     o.task.velocity = &o.velocity;
     assert_int_equal(blob_file(w->store, input, file, sizeof file), 0);
     host_put(&w->far, file, sha256);
-    struct work *done = run(&w->far, &o);
+    struct work *done = host_run(&w->far, &o.task);
     OK(file_read(done->result.outputs[0].path, 1 << 24, &b, err));
     OK(blob_put(w->store, b.data, b.len, ret, err));
     assert_memory_equal(ret->sha256, done->result.outputs[0].sha256, 32);
@@ -322,7 +322,7 @@ static void start_drawing(struct world *w, bool remote)
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
     o.mixture.strategy = JOB_STRATEGY_TOPK;
     o.mixture.remote = remote;
-    w->w = plan(&w->near, &o);
+    w->w = host_plan(&w->near, &o.task);
     w->w->uplink = w->uplink;
     w->done = false;
     assert_int_equal(pool_submit(w->compute, draw_work, draw_done, w), 0);
@@ -386,7 +386,7 @@ static void send_them(bool in_order)
     struct world *w = world_new("far-3", "near-3");
     struct order o;
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
-    w->w = plan(&w->near, &o);
+    w->w = host_plan(&w->near, &o.task);
     w->w->uplink = w->uplink;
     w->in_order = in_order;
     assert_int_equal(pool_submit(w->compute, send_all, draw_done, w), 0);
