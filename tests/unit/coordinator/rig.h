@@ -3,14 +3,13 @@
 #define TESTS_UNIT_COORDINATOR_RIG_H
 
 #include "tests/unit/blobs.h"
-#include "tests/unit/coordinator/rig.h"
+#include "tests/unit/wait.h"
 
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
 #include <math.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/rpc.h"
@@ -240,13 +239,9 @@ static inline void dial(struct rig *r, struct fake *w)
                                          .max_body_bytes = 1u << 20,
                                          .on_state = on_state,
                                          .arg = w};
-    uint64_t until = clock_now_ms() + DEADLINE_MS;
     w->refused[0] = '\0';
     assert_int_equal(rpc_client_open(r->loop, &o, &w->rpc, &err), 0);
-    while (rpc_client_state(w->rpc) != RPC_CONNECTED && w->refused[0] == '\0') {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, rpc_client_state(w->rpc) == RPC_CONNECTED || w->refused[0] != '\0');
 }
 
 /* A new connection: as after a restart of the worker. */

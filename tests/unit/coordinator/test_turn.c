@@ -173,7 +173,6 @@ static void test_failed_otherwise(void **state)
     struct rig *r = *state;
     struct err err = {0};
     char *db = fx_path(&r->f, "coordinator.db"), *aside = fx_path(&r->f, "aside");
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
     settle(r);
     (void)submit(r);
     assert_int_equal(rename(db, aside), 0);
@@ -181,8 +180,7 @@ static void test_failed_otherwise(void **state)
     assert_int_equal(core_writable(r->co, &err), -EIO);
     assert_non_null(strstr(err.msg, "was removed or replaced"));
     assert_int_equal(rename(aside, db), 0);
-    while (!r->co->store_ok && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, r->co->store_ok);
     assert_int_equal(core_writable(r->co, &err), 0);
     mem_free(aside);
     mem_free(db);
@@ -196,7 +194,6 @@ static void test_end_not_written(void **state)
     struct fake *a = &r->workers[0];
     struct rlimit was, tight;
     char *outer = fx_path(&r->f, "outer/1");
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     const uint64_t job = submit(r);
     do_init(r, a);
@@ -204,8 +201,7 @@ static void test_end_not_written(void **state)
         assign(r, a, TASK_TRAIN);
         finish_train(r, a);
     }
-    while (state_job(&r->co->state, job)->modules[0].version == 0 && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, state_job(&r->co->state, job)->modules[0].version > 0);
     settle(r);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
     tight = (struct rlimit){.rlim_cur = 0, .rlim_max = was.rlim_max};
@@ -217,8 +213,7 @@ static void test_end_not_written(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
     assert_false(r->co->store_ok);
     assert_true(file_is_dir(outer));
-    while (file_is_dir(outer) && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, !file_is_dir(outer));
     assert_true(r->co->store_ok);
     assert_false(file_is_dir(outer));
     mem_free(outer);

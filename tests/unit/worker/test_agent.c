@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "tests/unit/wait.h"
 #include "tests/unit/worker/partition_task.h"
 
 #include "worker/coming.h"
@@ -252,15 +253,7 @@ static void on_end(void *arg, int code, const struct err *err)
     (void)str_copy(me.why, sizeof(me.why), err ? err->msg : "");
 }
 
-#define UNTIL(cond)                                                                                \
-    do {                                                                                           \
-        const uint64_t until_ = clock_now_ms() + 30000;                                            \
-        while (!(cond)) {                                                                          \
-            loop_turn(me.loop, true);                                                              \
-            if (clock_now_ms() > until_)                                                           \
-                fail_msg("still waiting for: %s", #cond);                                          \
-        }                                                                                          \
-    } while (0)
+#define UNTIL(cond) WAIT_FOR(&me, cond)
 
 static void begin_in(const char *tmp)
 {

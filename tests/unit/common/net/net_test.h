@@ -1,9 +1,7 @@
-/* What the tests of the network layer share: a directory, keys, a loop, and
- * waiting for a condition with a deadline. */
+/* What the tests of the network layer share: a directory, keys and a loop. */
 #ifndef TESTS_UNIT_NET_NET_TEST_H
 #define TESTS_UNIT_NET_NET_TEST_H
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -12,6 +10,7 @@
 #include "common/net/keys.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
+#include "tests/unit/wait.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,16 +54,5 @@ static inline void net_test_release(struct net_test *t)
     keys_free(t->keys);
     assert_int_equal(file_remove_tree(t->dir, NULL), 0);
 }
-
-/* Turns the loop until the condition holds. */
-#define WAIT_FOR(t, cond)                                                                          \
-    do {                                                                                           \
-        uint64_t until_ = clock_now_ms() + TEST_DEADLINE_MS;                                       \
-        while (!(cond)) {                                                                          \
-            loop_turn((t)->loop, true);                                                            \
-            if (clock_now_ms() > until_)                                                           \
-                fail_msg("still waiting for: %s", #cond);                                          \
-        }                                                                                          \
-    } while (0)
 
 #endif

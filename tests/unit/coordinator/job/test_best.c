@@ -176,20 +176,14 @@ static void a_false_loss_hides_no_newer_version(void **state)
     const int told = r->workers[0].id == path->hope.worker ? 0 : 1;
     const uint64_t again = path->hope.task;
     edit_task(r, again)->not_before_ms = UINT64_MAX;
-    while (path->eval.round == LIE) {
-        assert_true(clock_now_ms() < until);
-        serve(r, told, one_lies);
-    }
+    WAIT_DOING(path->eval.round != LIE, serve(r, told, one_lies));
     assert_int_equal(path->hope.version, LIE);
     edit_task(r, again)->not_before_ms = 0;
     assert_int_equal(assign(r, &r->workers[!told], TASK_EVAL)->id, again);
     say(r, &r->workers[!told], honest(!told, LIE));
     assert_int_equal(path->best_round, LIE);
     assert_true(path->hope.best != NULL && path->hope.version == LIE + 1);
-    while (path->best_round < LIE + 1) {
-        assert_true(clock_now_ms() < until);
-        serve(r, !told, honest);
-    }
+    WAIT_DOING(path->best_round >= LIE + 1, serve(r, !told, honest));
 }
 
 /* A version whose evaluation ends after that of a newer one counts like any other. */
@@ -209,10 +203,7 @@ static void the_order_of_the_ends_does_not_matter(void **state)
         t = got(r, slow);
     }
     const uint32_t version = t->eval->version_round;
-    while (isnan(path->eval.loss) || path->eval.round <= version) {
-        assert_true(clock_now_ms() < until);
-        serve(r, 0, honest);
-    }
+    WAIT_DOING(!isnan(path->eval.loss) && path->eval.round > version, serve(r, 0, honest));
     const uint32_t newest = path->eval.round;
     say(r, slow, 0.0001f);
     assert_int_equal(path->eval.round, newest);
@@ -243,10 +234,7 @@ static void a_false_loss_hides_no_older_version(void **state)
         t = got(r, slow);
     }
     const uint32_t older = t->eval->version_round;
-    while (path->hope.best == NULL) {
-        assert_true(clock_now_ms() < until);
-        serve(r, 0, far_too_small);
-    }
+    WAIT_DOING(path->hope.best != NULL, serve(r, 0, far_too_small));
     const uint32_t newer = path->hope.version;
     const uint64_t again = path->hope.task;
     assert_true(newer > older && older > path->best_round);
@@ -258,10 +246,7 @@ static void a_false_loss_hides_no_older_version(void **state)
     for (size_t i = 0; i < j->n_rounds; i++)
         if (j->rounds[i].round + 1 == newer)
             assert_true(j->rounds[i].eval_loss == 3.0f && j->rounds[i].eval_sure);
-    while (path->hope.best != NULL) {
-        assert_true(clock_now_ms() < until);
-        serve(r, 0, far_too_small);
-    }
+    WAIT_DOING(path->hope.best == NULL, serve(r, 0, far_too_small));
     assert_true(path->best_round == older && path->best_loss == 2.0f);
 }
 
@@ -269,13 +254,9 @@ static void a_false_loss_hides_no_older_version(void **state)
  * elsewhere, and worker 2 where worker 0 is. */
 static uint64_t asked_elsewhere(struct rig *r)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
     const struct path_rec *path = &begin_job(r, 3)->paths[0];
     (void)str_copy(edit_worker(r, r->workers[1].id)->address, 64, "10.0.0.2:1");
-    while (path->hope.best == NULL) {
-        assert_true(clock_now_ms() < until);
-        serve(r, 0, honest);
-    }
+    WAIT_DOING(path->hope.best != NULL, serve(r, 0, honest));
     return path->hope.task;
 }
 

@@ -382,11 +382,7 @@ static void test_progress_and_garbage(void **state)
     assert_true(kept(r, &features) && kept(r, &assignment));
     grid_run(&g);
     const struct job *j = grid_job(&g);
-    uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (kept(r, &features) || kept(r, &assignment)) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, false);
-    }
+    WAIT_DOING(!kept(r, &features) && !kept(r, &assignment), loop_turn(r->loop, false));
     assert_true(kept(r, &j->partitioner) && kept(r, &j->shards[7].blob));
     assert_true(kept(r, &j->modules[0].versions[0].full));
 }

@@ -157,11 +157,7 @@ static void says_bad(struct rig *r, int i)
 /* Lets the worker measure the version again that BAD is compared with, until BAD is undone. */
 static void measure_good(struct rig *r, const struct job *j, int i)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (restored(j) == NULL) {
-        assert_true(clock_now_ms() < until);
-        serve(r, i, bad_from_there_on);
-    }
+    WAIT_DOING(restored(j) != NULL, serve(r, i, bad_from_there_on));
 }
 
 /* While one is asked about BAD, the next version is evaluated, and is as bad: that takes nothing

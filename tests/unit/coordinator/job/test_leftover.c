@@ -74,9 +74,7 @@ static void let_go(struct rig *r, uint64_t keep, size_t n)
 {
     far.dropped.n = 0;
     leftover_drop(r->co, file_join(r->co->opt.data_dir, "outer/1/2"), keep);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (far.dropped.n < n && clock_now_ms() < until)
-        loop_turn(r->loop, false);
+    WAIT_DOING(far.dropped.n >= n, loop_turn(r->loop, false));
     assert_int_equal(far.dropped.n, n);
 }
 
@@ -104,15 +102,14 @@ static void test_ended(void **state)
 {
     struct rig *r = *state;
     struct err err = {0};
-    const uint64_t job = submit(r), until = clock_now_ms() + DEADLINE_MS;
+    const uint64_t job = submit(r);
     char *dir = str_printf("%s/outer/%llu/5", r->f.dir, (unsigned long long)job);
     settle(r);
     assert_int_equal(view_job_cancel(r->co, job, &err), 0);
     stop(r);
     assert_int_equal(file_mkdirs(dir, 0700, &err), 0);
     start(r);
-    while (file_is_dir(dir) && clock_now_ms() < until)
-        loop_turn(r->loop, false);
+    WAIT_DOING(!file_is_dir(dir), loop_turn(r->loop, false));
     assert_false(file_is_dir(dir));
     mem_free(dir);
 }
@@ -122,7 +119,7 @@ static void test_unread(void **state)
 {
     struct rig *r = *state;
     struct err err = {0};
-    const uint64_t job = submit(r), ended = submit(r), until = clock_now_ms() + DEADLINE_MS;
+    const uint64_t job = submit(r), ended = submit(r);
     char *dir = str_printf("%s/outer/%llu/5", r->f.dir, (unsigned long long)job),
          *gone = str_printf("%s/outer/%llu/5", r->f.dir, (unsigned long long)ended),
          *db_path = fx_path(&r->f, "coordinator.db");
@@ -139,8 +136,7 @@ static void test_unread(void **state)
     sqlite3_close(db);
     start(r);
     assert_true(state_job(&r->co->state, job)->unread);
-    while (file_is_dir(gone) && clock_now_ms() < until)
-        loop_turn(r->loop, false);
+    WAIT_DOING(!file_is_dir(gone), loop_turn(r->loop, false));
     assert_false(file_is_dir(gone));
     stop(r); /* which waits for what has begun */
     const bool kept = file_is_dir(dir);
@@ -173,11 +169,7 @@ static char *begun(struct rig *r, const char *what)
             (void)assign(r, &r->workers[i], TASK_TRAIN);
         for (int i = 0; i < 2; i++)
             finish_train(r, &r->workers[i]);
-        const uint64_t until = clock_now_ms() + DEADLINE_MS;
-        while (j->modules[0].version < 1) {
-            assert_true(clock_now_ms() < until);
-            loop_turn(r->loop, true);
-        }
+        WAIT_FOR(r, j->modules[0].version >= 1);
         settle(r);
     }
     return str_printf("%s/outer/1/%d/%s.1.safetensors", r->f.dir, MODULE, what);
@@ -253,11 +245,9 @@ static void test_ended_jobs_have_none(void **state)
 {
     struct rig *r = *state;
     struct err err = {0};
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
     char *target = begun(r, "target");
     assert_int_equal(view_job_cancel(r->co, 1, &err), 0);
-    while (file_exists(target) && clock_now_ms() < until)
-        loop_turn(r->loop, false);
+    WAIT_DOING(!file_exists(target), loop_turn(r->loop, false));
     stop(r); /* which waits for the end of the removal */
     start(r);
     settle(r);
@@ -270,8 +260,7 @@ static void test_ended_jobs_have_none(void **state)
     complete(r, 0);
     state_job(&r->co->state, 1)->unread = false;
     complete(r, 0);
-    while (far.dropped.n == 0 && clock_now_ms() < until)
-        loop_turn(r->loop, false);
+    WAIT_DOING(far.dropped.n > 0, loop_turn(r->loop, false));
     assert_int_equal(far.dropped.n, 1);
     assert_string_equal(far.dropped.items[0], "outer/1/");
 }

@@ -192,18 +192,11 @@ static void test_done_again_already(void **state)
     task_requeue(r->co, edit_task(r, t->id), "its other contribution was refused");
     assert_int_equal(assign(r, &r->workers[2], TASK_TRAIN)->id, t->id);
     let_steps();
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (t->train.n_contributions > 0) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, t->train.n_contributions == 0);
     assert_int_equal(t->state, TASK_LEASED);
     assert_int_equal(t->worker_id, r->workers[2].id);
     finish_train(r, &r->workers[2]);
-    while (j->modules[0].version == 0) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->modules[0].version > 0);
 }
 
 int main(void)

@@ -23,11 +23,7 @@ static const struct job *start_job(struct rig *r, const char *spec)
 
 static void wait_version(struct rig *r, const struct job *j, uint64_t version)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (j->modules[0].version < version || j->paths[0].round < version) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->modules[0].version >= version && j->paths[0].round >= version);
 }
 
 static void round_of_two(struct rig *r, const struct job *j)

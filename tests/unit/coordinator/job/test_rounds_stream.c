@@ -119,7 +119,7 @@ static void test_told_after_the_commit(void **state)
     struct fake *a = &r->workers[0], *b = &r->workers[1];
     const struct module_rec *m = &begin_job(r, stream, 2)->modules[0];
     char *wal = str_printf("%s/coordinator.db-wal", r->f.dir), *away = str_printf("%s.away", wal);
-    uint64_t version = 7, until = clock_now_ms() + DEADLINE_MS;
+    uint64_t version = 7;
     unsigned shown = 0;
     assert_true(send_part(r, a));
     ask_version(r, a, 1);
@@ -135,10 +135,7 @@ static void test_told_after_the_commit(void **state)
     assert_int_equal(m->version, 0);
     assert_int_equal(rename(wal, away), 0);
     let_steps();
-    while (r->co->store_ok || m->version == 0) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, !r->co->store_ok && m->version > 0);
     for (int i = 0; i < 100; i++)
         loop_turn(r->loop, false);
     assert_false(a->done);
@@ -437,11 +434,7 @@ static void finish_phase(struct rig *r, struct fake *w)
 
 static void wait_version(struct rig *r, const struct module_rec *m, uint64_t version)
 {
-    uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (m->version < version) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, m->version >= version);
 }
 
 static void test_async(void **state)

@@ -34,11 +34,7 @@ static const struct job *play(struct rig *r, const char *spec)
 
 static json_t *first_version(struct rig *r, const struct job *j)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (j->modules[0].version < 1) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->modules[0].version >= 1);
     settle(r);
     json_t *doc = json_loads(module_version(&j->modules[0], 1)->provenance, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(doc, "contributions")), PHASES);

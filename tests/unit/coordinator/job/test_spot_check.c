@@ -75,12 +75,9 @@ static void first_phase(struct rig *r, uint64_t seed)
 /* NEW's phase ends, and its replica is nobody's: does the next one begin anew? */
 static bool begins_fresh(struct rig *r, struct job *j)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS, v = j->modules[0].version;
+    const uint64_t v = j->modules[0].version;
     give(r, NEW, HONEST, SIZE);
-    while (j->modules[0].version == v) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->modules[0].version != v);
     settle(r);
     job_edit_replica(j, 0, 0)->owner = 0;
     return assign(r, &r->workers[NEW], TASK_TRAIN)->train->fresh;
@@ -88,11 +85,7 @@ static bool begins_fresh(struct rig *r, struct job *j)
 
 static void turn_until(struct rig *r, bool (*is)(struct rig *r))
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (!is(r)) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, is(r));
     settle(r);
 }
 

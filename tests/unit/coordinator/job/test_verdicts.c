@@ -102,11 +102,7 @@ static const struct job *begun(struct rig *r, const char *spec)
 
 static void wait_version(struct rig *r, const struct module_rec *m, uint64_t version)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (m->version < version) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, m->version >= version);
 }
 
 /* One part of the phase, in the middle of it. */
@@ -186,11 +182,7 @@ static void one_module_is_made_again(void **state)
     assert_true(send_two(r, a, &x));
     send_part(r, b, 0);
     send_part(r, b, 1);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (w->n_verdicts == 0) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, w->n_verdicts > 0);
     assert_int_equal(w->n_verdicts, 1);
     check(&w->verdicts[0], task, MODULE + 1, false);
     wait_version(r, &j->modules[0], 1);

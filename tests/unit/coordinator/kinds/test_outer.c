@@ -576,9 +576,7 @@ static void test_goes_over(void **state)
     make(r, a->task, -1, &told);
     assert_true(report(r, a, &told.x));
     wait_version(r, job, 4);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (file_exists(had) && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, !file_exists(had));
     assert_false(file_exists(had));
     mem_free(had);
     mem_free(text);
@@ -603,7 +601,7 @@ static int slow_read(struct blobstore *s, const struct blob_id *id, uint64_t fro
 static void test_gone_meanwhile(void **state)
 {
     struct rig *r = *state;
-    const uint64_t job = begin_job(r, spec), until = clock_now_ms() + DEADLINE_MS;
+    const uint64_t job = begin_job(r, spec);
     struct fake *b, *a = train_round(r, &b);
     struct told told;
     struct blob_id momentum;
@@ -615,11 +613,10 @@ static void test_gone_meanwhile(void **state)
     make(r, a->task, -1, &told);
     assert_true(report(r, a, &told.x));
     char *look = str_printf("%s/outer/%llu/%u/look", r->f.dir, (unsigned long long)job, MODULE);
-    while (!file_is_dir(look) && clock_now_ms() < until)
-        (void)usleep(1000);
+    WAIT_DOING(file_is_dir(look), (void)usleep(1000));
     slow_store.stands = false;
-    while (file_is_dir(look) && clock_now_ms() < until)
-        (void)usleep(1000); /* all was looked at, and the loop has not heard of it */
+    /* All was looked at, and the loop has not heard of it. */
+    WAIT_DOING(!file_is_dir(look), (void)usleep(1000));
     assert_false(file_is_dir(look));
     memcpy(momentum.sha256, told.refs[4].sha256, 32);
     assert_int_equal(r->co->blobs->ops->hide(r->co->blobs, &momentum, NULL), 0);

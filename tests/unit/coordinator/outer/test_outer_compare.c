@@ -5,11 +5,9 @@
 
 #include <math.h>
 
-#include "common/base/clock.h"
 #include "common/net/loop.h"
 #include "coordinator/outer/outer_compare.h"
-
-#define DEADLINE_MS 20000
+#include "tests/unit/wait.h"
 
 struct bench {
     struct fixture f;
@@ -86,14 +84,10 @@ static void heard(void *arg, int rc, double apart, const char *why)
 
 static int compare(struct bench *b, const struct outer_pair *pairs, size_t n)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
     b->done = false;
     assert_int_equal(outer_compare(b->pool, b->store, pairs, n, heard, b), 0);
     assert_int_equal(outer_compare(b->pool, b->store, pairs, n, heard, b), -EAGAIN);
-    while (!b->done) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(b->loop, true);
-    }
+    WAIT_FOR(b, b->done);
     return b->rc;
 }
 

@@ -4,14 +4,13 @@
 
 #include <errno.h>
 
-#include "common/base/clock.h"
 #include "common/net/growing.h"
 #include "common/net/loop.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
+#include "tests/unit/wait.h"
 
 #define K 3
-#define DEADLINE_MS 60000
 
 /* A contribution on its way up. */
 struct upload {
@@ -31,12 +30,6 @@ struct rig {
     struct upload up[K];
     unsigned done;
 };
-
-#define WAIT_UNTIL(r, cond)                                                                        \
-    for (const uint64_t until_ = clock_now_ms() + DEADLINE_MS; !(cond);) {                         \
-        assert_true(clock_now_ms() < until_);                                                      \
-        loop_turn((r)->loop, false);                                                               \
-    }
 
 static void rig_begin(struct rig *r)
 {
@@ -166,7 +159,7 @@ static void run(struct rig *r, struct outer_step *s)
     const unsigned want = r->done + 1;
     if (outer_submit(r->exec, s, on_done, &err) < 0)
         fail_msg("%s", err.msg);
-    WAIT_UNTIL(r, r->done == want);
+    WAIT_DOING(r->done == want, loop_turn(r->loop, false));
     if (s->rc < 0)
         fail_msg("%s", s->reason);
 }
@@ -202,7 +195,7 @@ static struct growing *begin_early(struct rig *r)
 {
     struct growing *g = NULL;
     assert_int_equal(outer_early(r->exec, make_step(r), NULL), 0);
-    WAIT_UNTIL(r, outer_early_delta(r->exec, r->state_dir, &g) == 0);
+    WAIT_DOING(outer_early_delta(r->exec, r->state_dir, &g) == 0, loop_turn(r->loop, false));
     return g;
 }
 
@@ -275,7 +268,7 @@ static void test_uploads(void **state)
     assert_int_equal(send_to(&r, 1, 20000), 0);
     assert_int_equal(send_to(&r, 2, 20000), 0);
     struct growing *g = NULL;
-    WAIT_UNTIL(&r, outer_early_delta(r.exec, r.state_dir, &g) == 0);
+    WAIT_DOING(outer_early_delta(r.exec, r.state_dir, &g) == 0, loop_turn(r.loop, false));
     growing_drop(g);
     assert_int_equal(send_to(&r, 1, r.up[1].whole.len), 0);
     assert_int_equal(send_to(&r, 2, r.up[2].whole.len), 0);
@@ -416,7 +409,7 @@ static void test_stopped(void **state)
     assert_int_equal(growing_read(g, 8, &byte, 1), -1);
     growing_drop(g);
     assert_int_equal(outer_early_delta(r.exec, r.state_dir, &g), -ERR_NOTFOUND);
-    WAIT_UNTIL(&r, outer_early(r.exec, make_step(&r), NULL) == 0);
+    WAIT_DOING(outer_early(r.exec, make_step(&r), NULL) == 0, loop_turn(r.loop, false));
     send_parts(&r, 1);
     struct outer_step *s = make_step(&r);
     run(&r, s);
@@ -473,20 +466,20 @@ static void test_undecided(void **state)
     contribute(&r, outlier);
     send_parts(&r, 1);
     struct growing *g = begin_early(&r);
-    WAIT_UNTIL(&r, is_whole(g));
+    WAIT_DOING(is_whole(g), loop_turn(r.loop, false));
     growing_drop(g);
-    WAIT_UNTIL(&r, n_files(&r) == 5);
+    WAIT_DOING(n_files(&r) == 5, loop_turn(r.loop, false));
     outer_early_stop(r.exec, r.state_dir);
-    WAIT_UNTIL(&r, n_files(&r) == 0);
-    WAIT_UNTIL(&r, outer_early_has_place(r.exec, 0, r.state_dir));
+    WAIT_DOING(n_files(&r) == 0, loop_turn(r.loop, false));
+    WAIT_DOING(outer_early_has_place(r.exec, 0, r.state_dir), loop_turn(r.loop, false));
     g = begin_early(&r);
-    WAIT_UNTIL(&r, is_whole(g));
+    WAIT_DOING(is_whole(g), loop_turn(r.loop, false));
     struct outer_step *s = make_step(&r);
     s->min_accepted = K;
     assert_int_equal(outer_submit(r.exec, s, on_done, &err), 0);
-    WAIT_UNTIL(&r, r.done == 1);
+    WAIT_DOING(r.done == 1, loop_turn(r.loop, false));
     assert_int_equal(s->rc, -ERR_LIMIT);
-    WAIT_UNTIL(&r, n_files(&r) == 0);
+    WAIT_DOING(n_files(&r) == 0, loop_turn(r.loop, false));
     assert_true(growing_is_given_up(g));
     growing_drop(g);
     step_free(s);
@@ -525,7 +518,7 @@ static void test_fair(void **state)
     s->n_contributions = 1; /* which comes, unlike the others */
     assert_int_equal(outer_early(r.exec, s, on_end), 0);
     assert_int_equal(send_to(&r, 0, r.up[0].whole.len), 0);
-    WAIT_UNTIL(&r, n_ended == 1);
+    WAIT_DOING(n_ended == 1, loop_turn(r.loop, false));
     assert_int_equal(outer_early_delta(r.exec, dir, &g), 0);
     assert_true(is_whole(g));
     growing_drop(g);

@@ -8,12 +8,11 @@
 #include "tests/unit/common/outer/fixture.h"
 #include "tests/unit/coordinator/bare.h"
 
-#include "common/base/clock.h"
 #include "common/base/list.h"
 #include "common/net/growing.h"
+#include "tests/unit/wait.h"
 
 #define LARGE (1u << 20)
-#define DEADLINE_MS 60000
 
 struct rig {
     struct coordinator *co;
@@ -101,9 +100,7 @@ static bool is_begun(struct rig *r)
 
 static bool begins(struct rig *r)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (!is_begun(r) && clock_now_ms() < until)
-        loop_turn(r->co->loop, false); /* the one before it must end first */
+    WAIT_DOING(is_begun(r), loop_turn(r->co->loop, false)); /* the one before it must end first */
     return is_begun(r);
 }
 

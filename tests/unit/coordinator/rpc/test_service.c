@@ -177,9 +177,7 @@ static void test_heartbeat_commits(void **state)
     point.loss = 0.5f;
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     assert_false(r->co->touched);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (store_commits(r->co->store) == commits && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, store_commits(r->co->store) != commits);
     assert_int_equal(store_commits(r->co->store), commits + 1);
     assert_false(r->co->touched);
     loop_timer_start(r->co->tick, CORE_TICK_MS, CORE_TICK_MS);
@@ -227,9 +225,7 @@ static void test_heartbeat_of_a_crowd(void **state)
     co->beat_ms = 3600000;
     begin_call(r, a, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &beat,
                &skerry__v1__heartbeat_reply__descriptor);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (list_empty(&co->beats) && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, !list_empty(&co->beats));
     service_tick(co);
     assert_false(list_empty(&co->beats));
     submit(r);
@@ -246,8 +242,7 @@ static void test_heartbeat_of_a_crowd(void **state)
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     begin_call(r, b, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &beat,
                &skerry__v1__heartbeat_reply__descriptor); /* its answer waits when all ends */
-    while (list_empty(&co->beats) && clock_now_ms() < until)
-        loop_turn(r->loop, true);
+    WAIT_FOR(r, !list_empty(&co->beats));
     co->opt.heartbeat_ms = 0;
     co->opt.lease_ms = 4 * 3600000;
     for (int i = 0; i < 3; i++)

@@ -93,11 +93,7 @@ static void test_fault_of_ours(void **state)
     assert_int_equal(m->version, 0);
     assert_int_equal(file_remove_tree(in_the_way, NULL), 0);
     mem_free(in_the_way);
-    uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (j->n_rounds == 0) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->n_rounds > 0);
     assert_int_equal(m->version, 1);
     assert_int_equal(j->rounds[0].contributions, 1);
 }
@@ -113,11 +109,7 @@ static char *file_of(struct rig *r, const struct blob_ref *b)
 
 static void until_round(struct rig *r, const struct job *j, uint32_t n)
 {
-    uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (j->n_rounds < n) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->n_rounds >= n);
 }
 
 /* Version 0 is in a store far away: it is brought on a thread, and its worker reports again without
@@ -150,11 +142,7 @@ static void test_far_init(void **state)
     begin_result(&x, assign(r, a, TASK_INIT), &full);
     assert_int_equal(CALL(r, a, REPORT, report, &x.m), -EAGAIN);
     assert_true(a->retryable);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (!is_near) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, is_near);
     if (!report(r, a, &x))
         fail_msg("%s", a->detail);
     assert_int_equal(state_worker(&r->co->state, a->id)->tasks_failed, 0);
@@ -229,11 +217,7 @@ static void test_cancelled_in_a_step(void **state)
     assert_int_equal(view_job_cancel(r->co, j->id, NULL), 0);
     let_steps();
     char *dir = str_printf("%s/outer/%llu", r->f.dir, (unsigned long long)j->id);
-    uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (j->modules[0].outer_task != 0 || file_is_dir(dir)) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->modules[0].outer_task == 0 && !file_is_dir(dir));
     mem_free(dir);
 }
 

@@ -154,9 +154,7 @@ static void no_room_for_a_copy(void **state)
     commit_to(r, &id, 1110);
     assert_int_equal(snapshots(r), 1);
     commit_to(r, &id, 2048);
-    const uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
-    while (snapshots(r) < 2 && clock_now_ms() < until)
-        (void)poll(NULL, 0, 1);
+    WAIT_DOING(snapshots(r) >= 2, (void)poll(NULL, 0, 1));
     assert_int_equal(snapshots(r), 2);
 }
 
@@ -353,9 +351,7 @@ static void without_the_flag(void **state)
     assert_false(ship_is_lost(r->ship, why));
     if (restore_state(&elsewhere, &result, &r->err) < 0)
         fail_msg("%s", r->err.msg);
-    const uint64_t until = clock_now_ms() + 20000;
-    while (!ship_is_lost(r->ship, why) && clock_now_ms() < until)
-        (void)poll(NULL, 0, 10);
+    WAIT_DOING(ship_is_lost(r->ship, why), (void)poll(NULL, 0, 10));
     assert_true(ship_is_lost(r->ship, why));
     leave(r);
     assert_int_equal(watch(r), -ERR_STALE);

@@ -74,11 +74,7 @@ int statvfs(const char *path, struct statvfs *ret)
 
 static void wait_round(struct rig *r, const struct job *j, uint32_t round)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (j->paths[0].round < round) {
-        assert_true(clock_now_ms() < until);
-        loop_turn(r->loop, true);
-    }
+    WAIT_FOR(r, j->paths[0].round >= round);
 }
 
 /* A job that was stopped after three rounds; its coordinator is gone until start(). */

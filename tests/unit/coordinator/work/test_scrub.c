@@ -5,15 +5,11 @@
 
 static void scrub_all(struct rig *r)
 {
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
     const unsigned first = r->co->scrub_part;
     for (unsigned part = 0; part < 256; part++) {
         scrub_next(r->co);
         scrub_next(r->co); /* one at a time */
-        while (r->co->scrubbing) {
-            assert_true(clock_now_ms() < until);
-            loop_turn(r->loop, true);
-        }
+        WAIT_FOR(r, !r->co->scrubbing);
     }
     assert_int_equal(r->co->scrub_part, first); /* all around */
 }

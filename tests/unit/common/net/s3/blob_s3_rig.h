@@ -82,15 +82,7 @@ static inline int end(void **state)
 }
 
 /* Until the condition holds; other threads make it. */
-#define UNTIL(cond)                                                                                \
-    do {                                                                                           \
-        const uint64_t until_ = clock_now_ms() + TEST_DEADLINE_MS;                                 \
-        while (!(cond)) {                                                                          \
-            (void)poll(NULL, 0, 1);                                                                \
-            if (clock_now_ms() > until_)                                                           \
-                fail_msg("still waiting for: %s", #cond);                                          \
-        }                                                                                          \
-    } while (0)
+#define UNTIL(cond) WAIT_DOING(cond, (void)poll(NULL, 0, 1))
 
 static inline const char *key_of(const struct blob_id *id)
 {
