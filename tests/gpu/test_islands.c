@@ -29,10 +29,9 @@ static void check_steps(const struct pipe_plan *plan)
     struct side one = side_open(cards() ? "cuda:0" : "cpu", m, &o, NULL, NULL);
     struct side both = side_open(two(), m, &o, plan, NULL);
     for (unsigned i = 0; i < SHARED_STEPS; i++) {
-        struct err err = {0};
         struct step_result want, got;
-        OK(step(&one, m, i, BATCH, &want, &err));
-        OK(step(&both, m, i, BATCH, &got, &err));
+        OK(step(&one, m, i, BATCH, &want, err));
+        OK(step(&both, m, i, BATCH, &got, err));
         if (!(fabs(got.loss - want.loss) <= 1e-3 * fabs(want.loss)))
             fail_msg("step %u: a loss of %g, expected %g", i, got.loss, want.loss);
     }
@@ -94,13 +93,13 @@ static int wait_for_rank_0(void *arg, int rank, struct err *err)
 static void a_rank_fails(void **state)
 {
     const struct island_shape shape = {2, CHAINS, {1, 1}};
-    struct err err = {0};
+    struct err e = {0};
     struct job j = {0};
-    OK(island_open(two(), SIDE_THREADS, &j.is, &err));
-    OK(island_cut(j.is, &shape, &err));
+    OK(island_open(two(), SIDE_THREADS, &j.is, err));
+    OK(island_cut(j.is, &shape, err));
     for (int i = 0; i < 4; i++) {
         j.sends = i % 2;
-        assert_int_equal(island_run(j.is, wait_for_rank_0, &j, &err), j.sends ? 0 : -EDOM);
+        assert_int_equal(island_run(j.is, wait_for_rank_0, &j, &e), j.sends ? 0 : -EDOM);
     }
     island_close(j.is);
 }

@@ -113,10 +113,9 @@ static double predict(const struct costs *costs, const struct pipe_plan *plan)
     struct fill_report report;
     struct pipe_schedule s;
     struct costs share;
-    struct err err = {0};
     costs_share(costs, plan->copies, &share);
-    OK(schedule_make(&share, plan, &s, &err));
-    OK(fill_schedule(&share, plan, &opt, &s, &report, &err));
+    OK(schedule_make(&share, plan, &s, err));
+    OK(fill_schedule(&share, plan, &opt, &s, &report, err));
     schedule_release(&s);
     return report.seconds;
 }
@@ -145,7 +144,6 @@ static double run(struct island_trainer *t, const struct model_spec *spec, bool 
 {
     struct inputs_of_step *x = mem_alloc(sizeof *x);
     struct step_result r;
-    struct err err = {0};
     uint64_t begun = 0;
     for (int i = 0; i < WARM + STEPS_TIMED; i++) {
         tiny_captions(spec, (uint64_t)i * SAMPLES, 2 * SAMPLES, x->pixels, x->captions, x->lengths);
@@ -159,7 +157,7 @@ static double run(struct island_trainer *t, const struct model_spec *spec, bool 
         batch_slice(&both, 0, SAMPLES, &sizes, &now);
         batch_slice(&both, SAMPLES, SAMPLES, &sizes, &next);
         begun = i == WARM ? clock_now_ns() : begun;
-        OK(island_trainer_step(t, &now, told ? &next : NULL, &r, &err));
+        OK(island_trainer_step(t, &now, told ? &next : NULL, &r, err));
     }
     const double seconds = (double)(clock_now_ns() - begun) / 1e9 / STEPS_TIMED;
     mem_free(x);
@@ -196,27 +194,26 @@ static void measure(const struct timed_case *c, double ret[4])
     struct island_trainer *t;
     struct pipe_plan plan;
     struct costs costs, share, said;
-    struct err err = {0};
     spec.depth = DEPTH;
     struct model *m = make_model(&spec);
     float *flat = tiny_weights(m, 21);
     o.batch = SAMPLES;
     o.accumulate = c->micros;
     o.label_dropout = 0;
-    OK(island_open(islands[n], n, &is, &err));
+    OK(island_open(islands[n], n, &is, err));
     real_encoders_open(e, is);
     o.encoders = e->tables;
     make_costs(c, e, &costs);
     say_costs(c, &costs, &said);
     costs_share(&costs, c->copies, &share);
-    OK(island_even_plan(is, m, c->stages, c->micros, JOB_PIPELINE_AUTO, &plan, &err));
+    OK(island_even_plan(is, m, c->stages, c->micros, JOB_PIPELINE_AUTO, &plan, err));
     plan.cuts[0].micros = c->micros;
     plan.cuts[0].samples = SAMPLES / c->copies / c->micros;
     if (c->order == PIPE_SPLIT)
         choose_split(&costs, &plan);
-    OK(island_trainer_new(is, m, &o, &plan, &said, &t, &err));
-    OK(trainer_set(island_trainer_first(t), flat, &err));
-    OK(island_trainer_follow(t, ISLAND_ALL, &err));
+    OK(island_trainer_new(is, m, &o, &plan, &said, &t, err));
+    OK(trainer_set(island_trainer_first(t), flat, err));
+    OK(island_trainer_follow(t, ISLAND_ALL, err));
     for (int k = 0; k < n; k++) {
         pacers[k] = (struct pacer){&share, &plan, k % c->stages};
         trainer_set_pace(island_trainer_rank(t, k), pace, &pacers[k]);
@@ -250,7 +247,6 @@ static uint64_t need(int depth, int stages, int copies)
                               .classes = 10,
                               .cut = {.n_levels = 1}};
     struct train_options o = options();
-    struct err err = {0};
     uint64_t most = 0;
     o.batch = 4;
     o.accumulate = 4;
@@ -259,7 +255,7 @@ static uint64_t need(int depth, int stages, int copies)
     for (int s = 0; s < stages; s++) {
         const struct model_part run = {depth * s / stages, depth * (s + 1) / stages};
         struct model *part;
-        OK(model_part_new(m, &run, &part, &err));
+        OK(model_part_new(m, &run, &part, err));
         o.slots = stages - s;
         const uint64_t bytes = trainer_bytes(part, &o, DT_F32);
         most = bytes > most ? bytes : most;

@@ -2,7 +2,6 @@
  * whether they run operation by operation or as graphs. */
 #include "kernels/device/device.h"
 #include "tests/unit/components.h"
-#undef OK /* that of tiny.h is meant from here on */
 #include "tests/unit/worker/tiny_encoders.h"
 #include "worker/frozen/frozen.h"
 
@@ -23,7 +22,6 @@ struct report {
 static struct report train(const char *device, const struct model *m, struct train_options *o)
 {
     static uint8_t pixels[MAX * 3 * TINY_PIXELS * TINY_PIXELS];
-    struct err err = {0};
     struct device *dev;
     struct trainer *t;
     struct report r = {.weights = tiny_weights(m, 21)};
@@ -31,11 +29,11 @@ static struct report train(const char *device, const struct model *m, struct tra
     int32_t labels[MAX], tokens[MAX * (SEQ + 1)], start[MAX * SEQ], target[MAX * SEQ];
     int32_t pos[MAX * SEQ], captions[MAX * 5], lengths[MAX];
     struct tiny_encoders e;
-    OK(device_open(device, 1, &dev, &err));
+    OK(device_open(device, 1, &dev, err));
     if (model_captioned(&m->spec))
         o->encoders = tiny_encoders(&e, &m->spec, net_dtype(dev, o->precision));
-    OK(trainer_make(dev, m, o, &t, &err));
-    OK(trainer_set(t, r.weights, &err));
+    OK(trainer_make(dev, m, o, &t, err));
+    OK(trainer_set(t, r.weights, err));
     for (unsigned step = 0; step < STEPS; step++) {
         struct step_result got;
         for (unsigned i = 0; i < sizeof images; i++)
@@ -66,11 +64,11 @@ static struct report train(const char *device, const struct model *m, struct tra
             b = (struct batch){
                 .count = MAX, .images = pixels, .captions = captions, .caption_lengths = lengths};
         }
-        OK(trainer_step(t, &b, &got, &err));
+        OK(trainer_step(t, &b, &got, err));
         r.loss[step] = got.loss;
         r.norm[step] = got.grad_norm;
     }
-    OK(trainer_get(t, r.weights, &err));
+    OK(trainer_get(t, r.weights, err));
     trainer_free(t);
     device_close(dev);
     return r;
@@ -78,7 +76,6 @@ static struct report train(const char *device, const struct model *m, struct tra
 
 static void compare(struct model_spec spec, int accumulate, enum net_precision precision)
 {
-    struct err err = {0};
     struct model *m;
     struct train_options o = tiny_options();
     o.batch = MAX;
@@ -86,7 +83,7 @@ static void compare(struct model_spec spec, int accumulate, enum net_precision p
     o.precision = precision;
     o.weight_decay = 0.1;
     const double near = precision == NET_BF16 ? 3e-2 : 1e-5;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     struct report want = train("cpu-ref", m, &o);
     setenv("SKERRY_CUDA_GRAPHS", "0", 1);
     const int before = emu_launches();
@@ -127,7 +124,6 @@ static int works_of(int depth, bool first)
     const struct batch b = {.count = 1, .images = image, .labels = &label, .keys = &key};
     const struct net_micro micro = {.count = 1, .first = first, .backward = true};
     struct model_spec spec = tiny_spec();
-    struct err err = {0};
     struct device *dev;
     struct model *m;
     struct net *net;
@@ -137,21 +133,21 @@ static int works_of(int depth, bool first)
     spec.dim = 64;
     spec.heads = 1;
     spec.mlp = 4 * spec.dim;
-    OK(device_open("cuda:0", 1, &dev, &err));
-    OK(model_new(&spec, &m, &err));
-    OK(net_new(dev, m, &opt, &net, &err));
+    OK(device_open("cuda:0", 1, &dev, err));
+    OK(model_new(&spec, &m, err));
+    OK(net_new(dev, m, &opt, &net, err));
     float *flat = tiny_weights(m, 21);
-    OK(weights_set(net->weights, flat, &err));
+    OK(weights_set(net->weights, flat, err));
     for (int recorded = 0; recorded < 2; recorded++) { /* first each product settles its way */
-        OK(net_load(net, &b, 1, &err));
+        OK(net_load(net, &b, 1, err));
         if (recorded)
-            OK(dev->ops->graph_begin(dev, net->weights->stream, &err));
-        OK(net_forward(net, NULL, 0, &micro, &err));
-        OK(net_backward(net, NULL, 0, &err));
+            OK(dev->ops->graph_begin(dev, net->weights->stream, err));
+        OK(net_forward(net, NULL, 0, &micro, err));
+        OK(net_backward(net, NULL, 0, err));
     }
-    OK(dev->ops->graph_end(dev, net->weights->stream, &g, &err));
+    OK(dev->ops->graph_end(dev, net->weights->stream, &g, err));
     OK(dev->ops->graph_launch(dev, g, net->weights->stream));
-    OK(weights_sync(net->weights, &err));
+    OK(weights_sync(net->weights, err));
     dev->ops->graph_free(dev, g);
     net_free(net);
     mem_free(flat);
@@ -200,22 +196,22 @@ static void test_texts(void **state)
 /* What a product needs is settled when it first runs; within a recording it cannot be. */
 static void test_new_product(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct device *dev;
     struct graph *g = NULL;
     float a[6] = {1, 2, 3, 4, 5, 6}, b[3] = {1, -1, 2}, c[2] = {0, 0};
     const struct matmul mm = {
         .layout = MM_NN, .m = 2, .n = 1, .k = 3, .c = c, .a = a, .b = b, .dt = DT_F32};
-    OK(device_open("cuda:0", 1, &dev, &err));
-    OK(dev->ops->graph_begin(dev, NULL, &err));
+    OK(device_open("cuda:0", 1, &dev, err));
+    OK(dev->ops->graph_begin(dev, NULL, err));
     assert_int_equal(dev->ops->matmul(dev, &mm, NULL), -EBUSY);
-    assert_int_equal(dev->ops->graph_end(dev, NULL, &g, &err), -EBUSY);
+    assert_int_equal(dev->ops->graph_end(dev, NULL, &g, &e), -EBUSY);
     assert_null(g);
     OK(dev->ops->matmul(dev, &mm, NULL));
     assert_true(c[0] == 5 && c[1] == 11);
-    OK(dev->ops->graph_begin(dev, NULL, &err));
+    OK(dev->ops->graph_begin(dev, NULL, err));
     OK(dev->ops->matmul(dev, &mm, NULL));
-    OK(dev->ops->graph_end(dev, NULL, &g, &err));
+    OK(dev->ops->graph_end(dev, NULL, &g, err));
     c[0] = c[1] = 0;
     OK(dev->ops->graph_launch(dev, g, NULL));
     assert_true(c[0] == 5 && c[1] == 11);
@@ -234,17 +230,16 @@ static void encode(struct device *dev, const struct component *c, enum dtype dt,
     struct frozen_io io = {.in = ids, .lengths = lengths};
     struct frozen_host *host = NULL;
     struct frozen *f;
-    struct err err = {0};
     if (pass)
-        OK(frozen_host_new(dev, c, &opt, &host, &err));
+        OK(frozen_host_new(dev, c, &opt, &host, err));
     opt.host = host;
-    OK(frozen_open(dev, c, &opt, &f, &err));
+    OK(frozen_open(dev, c, &opt, &f, err));
     const size_t bytes = MAX * frozen_out_bytes(f);
-    OK(dev->ops->alloc(dev, bytes, &io.out, &err));
+    OK(dev->ops->alloc(dev, bytes, &io.out, err));
     for (int i = 0; i < 2; i++)
-        OK(frozen_run(f, &io, MAX, &err));
+        OK(frozen_run(f, &io, MAX, err));
     OK(dev->ops->copy(dev, out, io.out, bytes, COPY_FROM_DEVICE, NULL));
-    OK(dev->ops->sync(dev, NULL, &err));
+    OK(dev->ops->sync(dev, NULL, err));
     dev->ops->free(dev, io.out);
     frozen_close(f);
     frozen_host_free(host);
@@ -258,14 +253,13 @@ static void test_streamed(void **state)
         " \"num_hidden_layers\": 3, \"num_attention_heads\": 2, \"intermediate_size\": 40,"
         " \"max_position_embeddings\": 9}";
     float card[MAX * 5 * 24] = {0}, streamed[MAX * 5 * 24];
-    struct err err = {0};
     struct component *c;
     struct device *dev;
     char *folder = scratch_new();
     component_write_text(folder, "config.json", config);
     component_write_weights(folder, config, "model.safetensors", (struct made){0});
-    OK(component_open(folder, COMPONENT_ANY, &c, &err));
-    OK(device_open("cuda:0", 1, &dev, &err));
+    OK(component_open(folder, COMPONENT_ANY, &c, err));
+    OK(device_open("cuda:0", 1, &dev, err));
     for (int i = 0; i < 4; i++) {
         const enum dtype dt = i % 2 ? DT_BF16 : DT_F32;
         memset(streamed, 0, sizeof streamed);

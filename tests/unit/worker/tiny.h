@@ -4,22 +4,11 @@
 #ifndef TESTS_UNIT_WORKER_TINY_H
 #define TESTS_UNIT_WORKER_TINY_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/unit/ok.h"
 
-#include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/train/train.h"
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
 
 static inline struct model_spec tiny_spec(void)
 {

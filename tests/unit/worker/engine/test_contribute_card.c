@@ -44,7 +44,6 @@ static void name(char out[96], const char *what, int i)
 
 static int setup(void **state)
 {
-    struct err err = {0};
     /* A tensor of four chunks, one of an odd size; many are short. */
     struct model_spec spec = tiny_router();
     spec.dim = 44;
@@ -60,28 +59,27 @@ static int setup(void **state)
         name(f.current[i], "current", i);
         name(f.pending[i], "pending", i);
     }
-    OK(card_device(&f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(card_device(&f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     f.theta = model_flat_new(f.m);
     f.end = model_flat_new(f.m);
     model_init(f.m, 5, f.theta);
     assert_true(model_find(f.m, "head.weight")->count > CARD_PLACES * CARD_CHUNK);
-    OK(model_save(f.m, -1, f.theta, f.full, NULL, NULL, &err));
+    OK(model_save(f.m, -1, f.theta, f.full, NULL, NULL, err));
     f.w = (struct weights){.dev = f.dev, .ops = f.dev->ops, .m = f.m};
-    OK(f.w.ops->stream_new(f.dev, &f.w.stream, &err));
-    OK(f.w.ops->alloc(f.dev, f.m->flat * sizeof *f.w.w, (void **)&f.w.w, &err));
+    OK(f.w.ops->stream_new(f.dev, &f.w.stream, err));
+    OK(f.w.ops->alloc(f.dev, f.m->flat * sizeof *f.w.w, (void **)&f.w.w, err));
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct err err = {0};
     weights_release(&f.w);
     card_device_close(f.dev);
     model_free(f.m);
     mem_free(f.theta);
     mem_free(f.end);
-    OK(file_remove_tree(dir, &err));
+    OK(file_remove_tree(dir, err));
     return 0;
 }
 
@@ -107,9 +105,8 @@ static void train(uint64_t round)
 
 static void to_card(void)
 {
-    struct err err = {0};
     OK(f.w.ops->copy(f.dev, f.w.w, f.end, f.m->flat * sizeof *f.end, COPY_TO_DEVICE, f.w.stream));
-    OK(f.w.ops->sync(f.dev, f.w.stream, &err));
+    OK(f.w.ops->sync(f.dev, f.w.stream, err));
 }
 
 static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
@@ -144,20 +141,18 @@ static int write_by(int who, enum codec codec, bool feedback, struct err *err)
 
 static void same_files(const char *a, const char *b)
 {
-    struct err err = {0};
     uint8_t x[HASH_BYTES], y[HASH_BYTES];
-    OK(hash_file(a, x, NULL, &err));
-    OK(hash_file(b, y, NULL, &err));
+    OK(hash_file(a, x, NULL, err));
+    OK(hash_file(b, y, NULL, err));
     assert_memory_equal(x, y, sizeof x);
 }
 
 static void forget(void)
 {
-    struct err err = {0};
     for (int i = 0; i < 2; i++) {
-        OK(file_remove(f.current[i], &err));
-        OK(file_remove(f.pending[i], &err));
-        OK(file_remove(f.blob[i], &err));
+        OK(file_remove(f.current[i], err));
+        OK(file_remove(f.pending[i], err));
+        OK(file_remove(f.blob[i], err));
     }
 }
 
@@ -165,20 +160,19 @@ static void forget(void)
 
 static void test_same_bytes(void **state)
 {
-    struct err err = {0};
     for (int c = 0; c < CODEC_COUNT; c++) {
         for (uint64_t round = 0; round < ROUNDS; round++) {
             train(round);
             to_card();
             for (int who = 0; who < 2; who++)
-                OK(write_by(who, (enum codec)c, true, &err));
+                OK(write_by(who, (enum codec)c, true, err));
             same_files(f.blob[0], f.blob[1]);
             assert_int_equal(file_exists(f.pending[1]), c != CODEC_F32);
             if (c == CODEC_F32)
                 continue;
             same_files(f.pending[0], f.pending[1]);
             for (int who = 0; who < 2; who++)
-                OK(residual_commit(f.pending[who], f.current[who], &err));
+                OK(residual_commit(f.pending[who], f.current[who], err));
         }
         forget();
     }
@@ -186,11 +180,10 @@ static void test_same_bytes(void **state)
 
 static void test_without_feedback(void **state)
 {
-    struct err err = {0};
     train(9);
     to_card();
     for (int who = 0; who < 2; who++)
-        OK(write_by(who, CODEC_E3M0, false, &err));
+        OK(write_by(who, CODEC_E3M0, false, err));
     same_files(f.blob[0], f.blob[1]);
     assert_false(file_exists(f.pending[1]));
     forget();
@@ -204,21 +197,20 @@ static void test_refused(void **state)
     train(1);
     for (int c = 0; c < CODEC_COUNT; c++)
         for (size_t i = 0; i < 3; i++) {
-            struct err err = {0};
+            struct err e = {0};
             const struct model_tensor *t = places[(i + (size_t)c) % 2];
             float *at = &f.end[t->offset + t->count - 1], good = *at;
             *at = bad[i];
             to_card();
             *at = good;
-            assert_int_equal(write_by(1, (enum codec)c, true, &err), -EDOM);
-            assert_non_null(strstr(err.msg, t->name));
+            assert_int_equal(write_by(1, (enum codec)c, true, &e), -EDOM);
+            assert_non_null(strstr(e.msg, t->name));
             assert_false(file_exists(f.blob[1]));
             assert_false(file_exists(f.pending[1]));
         }
-    struct err err = {0};
     to_card();
-    OK(write_by(0, CODEC_INT8, true, &err));
-    OK(write_by(1, CODEC_INT8, true, &err)); /* it is as good as new */
+    OK(write_by(0, CODEC_INT8, true, err));
+    OK(write_by(1, CODEC_INT8, true, err)); /* it is as good as new */
     same_files(f.blob[0], f.blob[1]);
     forget();
 }
@@ -226,10 +218,10 @@ static void test_refused(void **state)
 /* Twice with one card, as after a residual that cannot be used. */
 static void test_again(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct card *card;
     struct contribution_result r;
-    OK(card_open(&f.w, CODEC_E3M0, &card, &err));
+    OK(card_open(&f.w, CODEC_E3M0, &card, err));
     struct contribution_job job = {.base_path = f.full,
                                    .coder = card_coder(card),
                                    .codec = CODEC_E3M0,
@@ -238,16 +230,16 @@ static void test_again(void **state)
     train(2);
     f.end[model_find(f.m, "head.weight")->offset + 5 * CARD_CHUNK / 2] = NAN;
     to_card();
-    assert_int_equal(contribution_write(&job, &r, &err), -EDOM);
+    assert_int_equal(contribution_write(&job, &r, &e), -EDOM);
     train(2);
     to_card();
-    OK(contribution_write(&job, &r, &err));
+    OK(contribution_write(&job, &r, err));
     card_close(card);
     job.coder = NULL;
     job.read = read_end;
     job.residual_pending = f.pending[0];
     job.out_path = f.blob[0];
-    OK(contribution_write(&job, &r, &err));
+    OK(contribution_write(&job, &r, err));
     same_files(f.blob[0], f.blob[1]);
     same_files(f.pending[0], f.pending[1]);
     forget();

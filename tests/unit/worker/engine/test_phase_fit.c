@@ -34,11 +34,10 @@ static struct model *deep(void)
 {
     struct model_spec s = tiny_spec();
     struct model *m = NULL;
-    struct err err = {0};
     s.depth = 8;
     s.dim = 96;
     s.mlp = 384;
-    OK(model_new(&s, &m, &err));
+    OK(model_new(&s, &m, err));
     return m;
 }
 
@@ -65,8 +64,7 @@ static struct phase_plan fits(const struct model *m, struct train_options *o, ui
 {
     const struct phase_room r = cards(bytes);
     struct phase_plan p;
-    struct err err = {0};
-    OK(phase_fit(&r, m, o, &p, &err));
+    OK(phase_fit(&r, m, o, &p, err));
     return p;
 }
 
@@ -234,12 +232,12 @@ static int plans_shown(const struct model *m, struct costs *costs, uint64_t byte
                                           .shard = JOB_SHARD_AUTO,
                                           .group = FILL_GROUP};
     struct planner_result found;
-    struct err err = {0};
+    struct err e = {0};
     int n = 0;
     r.each.host = host;
     for (int d = 0; d < costs->n_devices; d++)
         costs->devices[d].memory = plan_room_bytes(&r.each);
-    const int rc = planner_search(costs, &asked, &found, &err);
+    const int rc = planner_search(costs, &asked, &found, &e);
     if (rc == -ENOMEM)
         return 0;
     OK(rc);
@@ -253,7 +251,7 @@ static int plans_shown(const struct model *m, struct costs *costs, uint64_t byte
             p.pipe.copies = p.pipe.devices;
         if (i == PIPE_DATA)
             p.pipe.devices = p.pipe.cuts[0].stages[0].devices = 1;
-        OK(phase_fit_parts(&r, m, &o, &p, &err));
+        OK(phase_fit_parts(&r, m, &o, &p, err));
         if (p.memory.need > found.of[i].memory)
             fail_msg("order %d: %" PRIu64 " are shown, and %" PRIu64 " needed", i,
                      found.of[i].memory, p.memory.need);
@@ -269,9 +267,8 @@ static void what_the_planner_shows_fits(void **state)
     struct model *m = deep();
     struct train_options o = options(0, 8);
     struct costs costs;
-    struct err err = {0};
     assert_non_null(mkdtemp(folder));
-    OK(profile_get(is, m, &o, PLENTY, folder, &costs, &err));
+    OK(profile_get(is, m, &o, PLENTY, folder, &costs, err));
     profile_forget(is, m, &o, folder);
     assert_int_equal(rmdir(folder), 0);
     for (int host = 0; host < 2; host++) {

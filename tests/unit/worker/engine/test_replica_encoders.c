@@ -40,7 +40,6 @@ struct tried {
 static void fill_task(struct work *w, Skerry__V1__Task *task, Skerry__V1__TrainTask *train,
                       Skerry__V1__NetworkInput *input, const char *job)
 {
-    struct err err = {0};
     input->channels = 4;
     input->side = 6;
     input->caption = 10;
@@ -52,7 +51,7 @@ static void fill_task(struct work *w, Skerry__V1__Task *task, Skerry__V1__TrainT
     task->train = train;
     task->input = input;
     w->task = task;
-    OK(job_parse(job, strlen(job), "job.yaml", &w->spec, &err));
+    OK(job_parse(job, strlen(job), "job.yaml", &w->spec, err));
 }
 
 /* bytes: said to be those of the encoders on a device. */
@@ -81,14 +80,13 @@ static struct tried try_replica(const char *job, uint64_t memory, uint64_t bytes
     struct island *is;
     struct kernel_ops ops;
     const struct kernel_ops *cpu;
-    struct err err = {0};
     bool resumed;
     char *dir = scratch_new();
     says = memory;
     takes = 0;
     of = real->ranks;
     fill_task(&w, &task, &train, &input, job);
-    OK(island_open("cpu,cpu", DEVICES, &is, &err));
+    OK(island_open("cpu,cpu", DEVICES, &is, err));
     ops = *(cpu = island_device(is, 0)->ops);
     ops.memory = small_memory;
     island_device(is, 0)->ops = &ops;
@@ -180,12 +178,11 @@ static struct choice choose(uint64_t memory, bool apart, uint64_t host)
     struct replica *replica = NULL;
     struct replica_cursor at;
     struct island *is;
-    struct err err = {0};
     bool resumed;
     char *dir = scratch_new();
     says = memory;
     fill_task(&w, &task, &train, &input, JOB("pipeline: auto"));
-    OK(island_open("cpu", 1, &is, &err));
+    OK(island_open("cpu", 1, &is, err));
     struct device *dev = island_device(is, 0);
     const struct kernel_ops *cpu = dev->ops;
     struct kernel_ops ops = *cpu;

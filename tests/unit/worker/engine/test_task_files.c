@@ -44,42 +44,41 @@ static void fill(struct velocity_points *p, float *x, float *t, int32_t *labels)
 static void test_points(void **state)
 {
     (void)state;
-    struct err err = {0};
     struct velocity_points p, q;
     float x[VALUES], t[ROWS];
     int32_t labels[ROWS];
     uint8_t sha256[32], again[32];
     uint64_t size, bytes;
     fill(&p, x, t, labels);
-    OK(velocity_write(path, &p, sha256, &size, &err));
-    OK(file_size(path, &bytes, &err));
+    OK(velocity_write(path, &p, sha256, &size, err));
+    OK(file_size(path, &bytes, err));
     assert_int_equal(size, bytes);
-    OK(velocity_read(path, 3, IMAGE, CLASSES, &q, &err));
+    OK(velocity_read(path, 3, IMAGE, CLASSES, &q, err));
     assert_int_equal(q.rows, ROWS);
     assert_memory_equal(q.x, x, sizeof x);
     assert_memory_equal(q.t, t, sizeof t);
     assert_memory_equal(q.labels, labels, sizeof labels);
-    OK(velocity_write(path, &q, again, &size, &err));
+    OK(velocity_write(path, &q, again, &size, err));
     assert_memory_equal(sha256, again, sizeof again); /* asked again: the same blob */
     velocity_points_release(&q);
 }
 
 static void refuse(const struct velocity_points *p, int image, int classes, const char *says)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct velocity_points q;
     uint8_t sha256[32];
     uint64_t size;
-    OK(velocity_write(path, p, sha256, &size, &err));
-    assert_int_equal(velocity_read(path, 3, image, classes, &q, &err), -ERR_FORMAT);
-    if (!strstr(err.msg, says))
-        fail_msg("\"%s\" does not say \"%s\"", err.msg, says);
+    OK(velocity_write(path, p, sha256, &size, err));
+    assert_int_equal(velocity_read(path, 3, image, classes, &q, &e), -ERR_FORMAT);
+    if (!strstr(e.msg, says))
+        fail_msg("\"%s\" does not say \"%s\"", e.msg, says);
 }
 
 static void test_refusals(void **state)
 {
     (void)state;
-    struct err err = {0};
+    struct err e = {0};
     struct velocity_points p;
     float x[VALUES], t[ROWS], v[VALUES];
     int32_t labels[ROWS];
@@ -100,18 +99,18 @@ static void test_refusals(void **state)
     refuse(&p, IMAGE, CLASSES, "not finite");
     p.rows = 0;
     refuse(&p, IMAGE, CLASSES, "1 to 2048 values");
-    assert_true(velocity_read_result(path, v, ROWS, 3, IMAGE, &err) < 0);
+    assert_true(velocity_read_result(path, v, ROWS, 3, IMAGE, &e) < 0);
 
-    OK(velocity_write_result(path, x, ROWS, 3, IMAGE, sha256, &size, &err));
-    assert_int_equal(velocity_read_result(path, v, ROWS, 3, IMAGE, &err), -ERR_FORMAT);
-    assert_int_equal(velocity_read_result(path, v, ROWS - 1, 3, IMAGE, &err), -ERR_FORMAT);
+    OK(velocity_write_result(path, x, ROWS, 3, IMAGE, sha256, &size, err));
+    assert_int_equal(velocity_read_result(path, v, ROWS, 3, IMAGE, &e), -ERR_FORMAT);
+    assert_int_equal(velocity_read_result(path, v, ROWS - 1, 3, IMAGE, &e), -ERR_FORMAT);
     x[7] = 0;
-    OK(velocity_write_result(path, x, ROWS, 3, IMAGE, sha256, &size, &err));
-    OK(velocity_read_result(path, v, ROWS, 3, IMAGE, &err));
+    OK(velocity_write_result(path, x, ROWS, 3, IMAGE, sha256, &size, err));
+    OK(velocity_read_result(path, v, ROWS, 3, IMAGE, err));
     assert_memory_equal(v, x, sizeof v);
-    OK(file_write_atomic(path, "nonsense", 8, 0600, &err));
-    assert_true(velocity_read(path, 3, IMAGE, CLASSES, &p, &err) < 0);
-    assert_true(velocity_read_result("/nowhere/at/all", v, ROWS, 3, IMAGE, &err) < 0);
+    OK(file_write_atomic(path, "nonsense", 8, 0600, err));
+    assert_true(velocity_read(path, 3, IMAGE, CLASSES, &p, &e) < 0);
+    assert_true(velocity_read_result("/nowhere/at/all", v, ROWS, 3, IMAGE, &e) < 0);
 }
 
 int main(void)

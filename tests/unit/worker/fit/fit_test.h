@@ -3,32 +3,20 @@
 #ifndef TESTS_UNIT_WORKER_FIT_FIT_TEST_H
 #define TESTS_UNIT_WORKER_FIT_FIT_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/unit/ok.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
 
 static struct device *dev;
 
 static inline int device_setup(void **state)
 {
-    struct err err = {0};
-    OK(device_open("cpu", 2, &dev, &err));
+    OK(device_open("cpu", 2, &dev, err));
     return 0;
 }
 

@@ -18,7 +18,7 @@ static void top_is_in_order(void **state)
 /* Nearest centroids of more rows than a block, against plain loops. */
 static void nearest_is_nearest(void **state)
 {
-    struct err err = {0};
+    struct err why = {0};
     const uint32_t d = 5, k = 2050, n = 2200;
     float *c = mem_alloc_array((size_t)k * d, sizeof(float));
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
@@ -26,10 +26,10 @@ static void nearest_is_nearest(void **state)
     struct affine *a = NULL;
     rng_fill_normal(4, 1, 0, c, (size_t)k * d, 0, 1);
     rng_fill_normal(4, 2, 0, x, (size_t)n * d, 0, 1);
-    OK(affine_new(dev, d, k, &a, &err));
+    OK(affine_new(dev, d, k, &a, err));
     assert_true(affine_rows(a) < n);
-    OK(affine_set_centroids(a, c, NULL, &err));
-    OK(affine_best(a, x, n, 1, got, NULL, &err));
+    OK(affine_set_centroids(a, c, NULL, err));
+    OK(affine_best(a, x, n, 1, got, NULL, err));
     for (uint32_t i = 0; i < n; i++) {
         double best = 1e30, chosen = 0;
         for (uint32_t j = 0; j < k; j++) {
@@ -43,7 +43,7 @@ static void nearest_is_nearest(void **state)
         }
         assert_true(chosen <= best + 1e-5);
     }
-    assert_true(affine_best(a, x, n, k + 1, got, NULL, &err) < 0);
+    assert_true(affine_best(a, x, n, k + 1, got, NULL, &why) < 0);
     affine_free(a);
     mem_free(c);
     mem_free(x);
@@ -53,17 +53,17 @@ static void nearest_is_nearest(void **state)
 /* y = x Wᵀ + b against plain loops, with a bias and without. */
 static void products_are_right(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     enum { D = 7, K = 3, ROWS = 5 };
     float w[K * D], b[K] = {1, -2, 0.5f}, x[ROWS * D];
     struct affine *a = NULL;
     const float *y;
     rng_fill_normal(8, 1, 0, w, K * D, 0, 1);
     rng_fill_normal(8, 2, 0, x, ROWS * D, 0, 1);
-    OK(affine_new(dev, D, K, &a, &err));
+    OK(affine_new(dev, D, K, &a, err));
     for (int biased = 0; biased < 2; biased++) {
-        OK(affine_set(a, w, biased ? b : NULL, &err));
-        OK(affine_block(a, x, ROWS, &y, &err));
+        OK(affine_set(a, w, biased ? b : NULL, err));
+        OK(affine_block(a, x, ROWS, &y, err));
         for (int i = 0; i < ROWS; i++)
             for (int k = 0; k < K; k++) {
                 double sum = biased ? (double)b[k] : 0;
@@ -73,7 +73,7 @@ static void products_are_right(void **state)
             }
     }
     affine_free(a);
-    assert_true(affine_new(dev, 0, K, &a, &err) < 0);
+    assert_true(affine_new(dev, 0, K, &a, &e) < 0);
 }
 
 int main(void)

@@ -4,12 +4,11 @@
 
 static void memory_is_a_source(void **state)
 {
-    struct err err = {0};
     const float x[] = {1, 2, 3, 4, 5, 6, 7, 8};
     float got[4];
     struct fit_source s;
     fit_source_memory(&s, x, 4, 2);
-    OK(s.read(&s, 1, 2, got, &err));
+    OK(s.read(&s, 1, 2, got, err));
     assert_memory_equal(got, x + 2, sizeof(got));
     assert_true(s.n == 4 && s.d == 2);
 }

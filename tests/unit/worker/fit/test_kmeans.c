@@ -37,7 +37,6 @@ static bool same_partition(const uint32_t *a, const uint32_t *b, uint64_t n, uin
 
 static void test_planted(void **state)
 {
-    struct err err = {0};
     const uint64_t n = 3000;
     const uint32_t d = 19, k = 8;
     uint32_t *owner = mem_alloc_array(n, sizeof(*owner));
@@ -45,7 +44,7 @@ static void test_planted(void **state)
     for (uint32_t batch = 0; batch <= 256; batch += 256) {
         const struct kmeans_options opt = {.k = k, .seed = 5, .restarts = 3, .batch = batch};
         struct kmeans m;
-        OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &m, &err));
+        OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &m, err));
         assert_true(same_partition(m.labels, owner, n, k));
         /* 19 columns of variance 0.49 */
         assert_true(fabs(m.inertia / (double)n - 19 * 0.49) < 0.4);
@@ -65,7 +64,7 @@ static void test_planted(void **state)
 /* Ten rows at three places: three clusters at most. */
 static void test_duplicates(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     float x[20];
     for (int i = 0; i < 10; i++) {
         x[2 * i] = (float)(i % 3);
@@ -73,30 +72,29 @@ static void test_duplicates(void **state)
     }
     struct kmeans_options opt = {.k = 3, .seed = 1};
     struct kmeans m;
-    OK(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, &err));
+    OK(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, err));
     assert_true(m.inertia < 1e-10);
     kmeans_release(&m);
     opt.k = 4;
-    assert_int_equal(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "only 3 are distinct"));
+    assert_int_equal(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "only 3 are distinct"));
     opt.shrink = true;
     opt.balance = 1.5;
-    OK(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, &err));
+    OK(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, err));
     assert_int_equal(m.k, 3);
     for (int i = 0; i < 10; i++)
         assert_int_equal(m.labels[i], m.labels[i % 3]);
     kmeans_release(&m);
     opt.k = 11;
     opt.shrink = false;
-    assert_int_equal(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "only 10 rows"));
+    assert_int_equal(kmeans_fit(dev, x, NULL, 10, 2, &opt, NULL, &m, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "only 10 rows"));
 }
 
 /* As many clusters as distinct rows, in a heap and a few far away: the start draws none twice,
  * but steps leave clusters empty, which take the farthest rows of the heaviest. */
 static void test_every_row_its_own(void **state)
 {
-    struct err err = {0};
     const uint32_t n = 200, d = 3;
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
     rng_fill_normal(8, 1, 0, x, (size_t)n * d, 0, 1);
@@ -104,7 +102,7 @@ static void test_every_row_its_own(void **state)
         x[i * d] += 1000;
     const struct kmeans_options opt = {.k = n, .seed = 3};
     struct kmeans m;
-    OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &m, &err));
+    OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &m, err));
     for (uint32_t c = 0; c < n; c++)
         assert_true(m.sizes[c] == 1);
     kmeans_release(&m);
@@ -114,14 +112,13 @@ static void test_every_row_its_own(void **state)
 /* All rows start in one place: mini-batches of few rows leave clusters without rows. */
 static void test_empty_is_repaired(void **state)
 {
-    struct err err = {0};
     const uint32_t n = 400;
     float *x = mem_alloc_array(n, sizeof(float));
     for (uint32_t i = 0; i < n; i++)
         x[i] = i < 390 ? 0 : (float)i;
     const struct kmeans_options opt = {.k = 11, .seed = 7, .batch = 8, .iterations = 1};
     struct kmeans m;
-    OK(kmeans_fit(dev, x, NULL, n, 1, &opt, NULL, &m, &err));
+    OK(kmeans_fit(dev, x, NULL, n, 1, &opt, NULL, &m, err));
     for (uint32_t c = 0; c < 11; c++)
         assert_true(m.sizes[c] > 0);
     assert_true(m.inertia < 1e-3);
@@ -132,7 +129,6 @@ static void test_empty_is_repaired(void **state)
 /* 70 % of the rows lie in one blob, yet no cluster may have more than 1.2 of the mean. */
 static void test_balance(void **state)
 {
-    struct err err = {0};
     const uint32_t n = 4000, d = 6, k = 5;
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
     rng_fill_normal(2, 1, 0, x, (size_t)n * d, 0, 1);
@@ -141,10 +137,10 @@ static void test_balance(void **state)
             x[i * d + i % 3] += 30;
     struct kmeans_options opt = {.k = k, .seed = 1, .restarts = 2};
     struct kmeans m, b;
-    OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &m, &err));
+    OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &m, err));
     opt.balance = 1.2;
     opt.least = 700;
-    OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &b, &err));
+    OK(kmeans_fit(dev, x, NULL, n, d, &opt, NULL, &b, err));
     assert_true(m.largest > 1.7);
     assert_true(b.met && b.largest <= 1.2);
     for (uint32_t c = 0; c < k; c++)
@@ -153,9 +149,9 @@ static void test_balance(void **state)
     /* the price is enough to find the labels again */
     struct affine *a = NULL;
     uint32_t *again = mem_alloc_array(n, sizeof(*again));
-    OK(affine_new(dev, d, k, &a, &err));
-    OK(affine_set_centroids(a, b.centroids, b.bias, &err));
-    OK(affine_best(a, x, n, 1, again, NULL, &err));
+    OK(affine_new(dev, d, k, &a, err));
+    OK(affine_set_centroids(a, b.centroids, b.bias, err));
+    OK(affine_best(a, x, n, 1, again, NULL, err));
     assert_memory_equal(again, b.labels, n * sizeof(*again));
     affine_free(a);
     mem_free(again);
@@ -167,11 +163,10 @@ static void test_balance(void **state)
 /* A row of weight 3 is as three rows. */
 static void test_weights(void **state)
 {
-    struct err err = {0};
     const float x[] = {0, 1, 10, 11}, heavy[] = {3, 1, 1, 1};
     const struct kmeans_options opt = {.k = 2, .seed = 1, .restarts = 4};
     struct kmeans m;
-    OK(kmeans_fit(dev, x, heavy, 4, 1, &opt, NULL, &m, &err));
+    OK(kmeans_fit(dev, x, heavy, 4, 1, &opt, NULL, &m, err));
     uint32_t low = m.labels[0];
     assert_true(m.sizes[low] == 4 && m.sizes[1 - low] == 2);
     assert_true(fabsf(m.centroids[low] - 0.25F) < 1e-6F);
@@ -181,7 +176,6 @@ static void test_weights(void **state)
 
 static void test_same_bits(void **state)
 {
-    struct err err = {0};
     const uint64_t n = 700;
     uint32_t *owner = mem_alloc_array(n, sizeof(*owner));
     float *x = blobs(n, 13, 4, owner);
@@ -192,8 +186,8 @@ static void test_same_bits(void **state)
             const struct kmeans_options opt = {
                 .k = 8, .seed = 5, .restarts = 1, .batch = batch, .balance = 1.1};
             struct kmeans m;
-            OK(device_open("cpu", threads, &own, &err));
-            OK(kmeans_fit(own, x, NULL, n, 13, &opt, NULL, &m, &err));
+            OK(device_open("cpu", threads, &own, err));
+            OK(kmeans_fit(own, x, NULL, n, 13, &opt, NULL, &m, err));
             device_close(own);
             if (threads == 1) {
                 first = m;

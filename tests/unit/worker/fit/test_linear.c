@@ -5,7 +5,7 @@
 
 static void test_separates(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     const uint32_t n = 3000, d = 9, k = 3;
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
     uint32_t *y = mem_alloc_array(n, sizeof(*y));
@@ -16,13 +16,13 @@ static void test_separates(void **state)
     }
     struct linear_options opt = {.k = k, .l2 = 1e-5};
     struct linear m;
-    OK(linear_fit(dev, x, y, n, d, &opt, NULL, &m, &err));
+    OK(linear_fit(dev, x, y, n, d, &opt, NULL, &m, err));
     assert_true(m.accuracy > 0.93);
     assert_true(m.loss < 0.25);
     assert_true(m.weight[0] > m.weight[d] && m.weight[d + 1] > m.weight[2 * d + 1]);
     linear_release(&m);
     opt.l2 = 1e3; /* nothing but the class frequencies is left */
-    OK(linear_fit(dev, x, y, n, d, &opt, NULL, &m, &err));
+    OK(linear_fit(dev, x, y, n, d, &opt, NULL, &m, err));
     double frequency = 0, entropy = 0;
     for (uint32_t c = 0; c < k; c++) {
         frequency = 0;
@@ -34,7 +34,7 @@ static void test_separates(void **state)
     assert_true(m.converged);
     linear_release(&m);
     y[7] = k;
-    assert_int_equal(linear_fit(dev, x, y, n, d, &opt, NULL, &m, &err), -ERR_CONFIG);
+    assert_int_equal(linear_fit(dev, x, y, n, d, &opt, NULL, &m, &e), -ERR_CONFIG);
     mem_free(x);
     mem_free(y);
 }
@@ -42,12 +42,11 @@ static void test_separates(void **state)
 /* At the minimum the gradient of the penalised loss is zero: checked by differences. */
 static void test_minimum(void **state)
 {
-    struct err err = {0};
     const float x[] = {1, 0, 0, 1, -1, 1, 2, 1, 0.5F, -2};
     const uint32_t y[] = {0, 1, 1, 0, 0};
     const struct linear_options opt = {.k = 2, .l2 = 0.1, .tolerance = 1e-7};
     struct linear m;
-    OK(linear_fit(dev, x, y, 5, 2, &opt, NULL, &m, &err));
+    OK(linear_fit(dev, x, y, 5, 2, &opt, NULL, &m, err));
     double p[6], value[3];
     for (int i = 0; i < 6; i++)
         p[i] = (double)(i < 4 ? m.weight[i] : m.bias[i - 4]);

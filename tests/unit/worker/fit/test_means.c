@@ -25,9 +25,8 @@ static struct fixture {
 static int setup(void **state)
 {
     (void)state;
-    struct err err = {0};
     f = (struct fixture){.keys = {1, 2}};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
     for (int i = 0; i < B * (SEQ + 1); i++)
         f.tokens[i] = (i * 7 + i / 3) % 11;
     for (int i = 0; i < B * SEQ; i++) {
@@ -50,7 +49,6 @@ static int teardown(void **state)
 /* The network and what it makes of a batch. */
 static struct batch open_net(struct model_spec spec)
 {
-    struct err err = {0};
     struct batch b = {.count = B, .seed = 3, .keys = f.keys};
     if (spec.kind == MODEL_LLAMA) {
         b.seq = SEQ;
@@ -63,11 +61,11 @@ static struct batch open_net(struct model_spec spec)
         b.images = f.images;
         b.labels = f.labels;
     }
-    OK(model_new(&spec, &f.m, &err));
+    OK(model_new(&spec, &f.m, err));
     f.flat = tiny_weights(f.m, 5);
-    OK(net_new(f.dev, f.m, &(struct net_options){NET_FORWARD, NET_F32, B}, &f.n, &err));
-    OK(weights_set(f.n->weights, f.flat, &err));
-    OK(net_hidden(f.n, &b, &f.h, &err));
+    OK(net_new(f.dev, f.m, &(struct net_options){NET_FORWARD, NET_F32, B}, &f.n, err));
+    OK(weights_set(f.n->weights, f.flat, err));
+    OK(net_hidden(f.n, &b, &f.h, err));
     assert_true(f.h.C == C && f.h.T <= PATCHES);
     memcpy(f.states, f.h.x, sizeof *f.states * B * (size_t)f.h.T * C);
     return b;
@@ -91,7 +89,6 @@ static void is_mean(const float *got, int sample, int begin, int end)
 static void test_chunks(void **state)
 {
     (void)state;
-    struct err err = {0};
     enum { CHUNK = 3, CHUNKS = 4 };
     float head[B * C], chunks[B * CHUNKS * C];
     const struct batch b = open_net(tiny_llama());
@@ -99,7 +96,7 @@ static void test_chunks(void **state)
     memset(chunks, 0xff, sizeof chunks);
     OK(means_of(f.n, &b,
                 &(struct means){.chunk = CHUNK, .n_chunks = CHUNKS, .head = head, .chunks = chunks},
-                &err));
+                err));
     for (int i = 0; i < B; i++) {
         is_mean(head + i * C, i, 0, SEQ); /* first 0: all */
         for (int k = 0; k < CHUNKS - 1; k++)
@@ -114,29 +111,28 @@ static void test_chunks(void **state)
 static void test_only_the_first_tokens(void **state)
 {
     (void)state;
-    struct err err = {0};
+    struct err e = {0};
     float head[B * C], chunks[B * C];
     const uint32_t lengths[B] = {SEQ, 2};
     const struct batch b = open_net(tiny_llama());
     for (int i = 0; i < B; i++)
         f.tokens[i * (SEQ + 1) + 5] = 1000;
     struct means m = {.lengths = lengths, .first = 4, .head = head};
-    OK(means_of(f.n, &b, &m, &err));
+    OK(means_of(f.n, &b, &m, err));
     is_mean(head, 0, 0, 4);
     is_mean(head + C, 1, 0, 2); /* all of a shorter text */
     m.chunks = chunks;
     m.chunk = m.n_chunks = 1;
-    assert_true(means_of(f.n, &b, &m, &err) < 0);
+    assert_true(means_of(f.n, &b, &m, &e) < 0);
 }
 
 /* More than there are: all. */
 static void test_first_past_the_end(void **state)
 {
     (void)state;
-    struct err err = {0};
     float head[B * C];
     const struct batch b = open_net(tiny_llama());
-    OK(means_of(f.n, &b, &(struct means){.first = 100, .head = head}, &err));
+    OK(means_of(f.n, &b, &(struct means){.first = 100, .head = head}, err));
     for (int i = 0; i < B; i++)
         is_mean(head + i * C, i, 0, SEQ);
 }
@@ -144,11 +140,10 @@ static void test_first_past_the_end(void **state)
 static void test_images(void **state)
 {
     (void)state;
-    struct err err = {0};
     float head[B * C];
     const struct batch b = open_net(tiny_spec());
     assert_int_equal(f.h.T, PATCHES);
-    OK(means_of(f.n, &b, &(struct means){.head = head}, &err));
+    OK(means_of(f.n, &b, &(struct means){.head = head}, err));
     for (int i = 0; i < B; i++)
         is_mean(head + i * C, i, 0, PATCHES);
 }

@@ -21,7 +21,6 @@ static struct fit_source source;
 /* The first half of the columns shows one digit, the second the other. */
 static int setup(void **state)
 {
-    struct err err = {0};
     OK(device_setup(state));
     if (!mkdtemp(dir))
         return -1;
@@ -68,14 +67,14 @@ static double purity(const uint32_t *got, uint32_t k)
 static void check_round_trip(struct partitioner *p, const struct partition_report *r,
                              const uint64_t *ids, uint32_t *ret_first)
 {
-    struct err err = {0};
+    struct err e = {0};
     const uint32_t top = p->k < 3 ? p->k : 3;
     uint32_t *a = mem_alloc_array((size_t)N * top, sizeof(*a));
     uint32_t *b = mem_alloc_array((size_t)N * top, sizeof(*b));
     uint64_t sizes[16] = {0}, bytes;
     uint8_t sha[32], again[32];
     char path[256];
-    OK(partitioner_assign(p, dev, ids ? NULL : &source, ids, N, top, a, &err));
+    OK(partitioner_assign(p, dev, ids ? NULL : &source, ids, N, top, a, err));
     for (uint32_t i = 0; i < N; i++) {
         sizes[a[i * top]]++;
         for (uint32_t j = 0; j < top; j++) {
@@ -86,18 +85,18 @@ static void check_round_trip(struct partitioner *p, const struct partition_repor
         ret_first[i] = a[i * top];
     }
     assert_memory_equal(sizes, r->sizes, p->k * sizeof(uint64_t));
-    assert_true(partitioner_assign(p, dev, &source, ids, N, p->k + 1, a, &err) == -ERR_CONFIG);
+    assert_true(partitioner_assign(p, dev, &source, ids, N, p->k + 1, a, &e) == -ERR_CONFIG);
 
     struct partitioner *q = NULL;
     path_of("p.safetensors", path);
-    OK(partitioner_write(p, path, sha, &bytes, &err));
-    OK(partitioner_read(path, &q, &err));
+    OK(partitioner_write(p, path, sha, &bytes, err));
+    OK(partitioner_read(path, &q, err));
     assert_int_equal(q->kind, p->kind);
     assert_int_equal(q->k, p->k);
     assert_string_equal(q->feature, p->feature);
-    OK(partitioner_assign(q, dev, ids ? NULL : &source, ids, N, top, b, &err));
+    OK(partitioner_assign(q, dev, ids ? NULL : &source, ids, N, top, b, err));
     assert_memory_equal(a, b, (size_t)N * top * sizeof(*a));
-    OK(partitioner_write(q, path, again, &bytes, &err));
+    OK(partitioner_write(q, path, again, &bytes, err));
     assert_memory_equal(sha, again, 32);
     partitioner_free(q);
     mem_free(a);
@@ -106,7 +105,6 @@ static void check_round_trip(struct partitioner *p, const struct partition_repor
 
 static void test_kmeans(void **state)
 {
-    struct err err = {0};
     for (uint32_t pca = 0; pca <= 5; pca += 5) {
         const struct partition_options opt = {.kind = PARTITION_KMEANS,
                                               .radix = {6},
@@ -117,7 +115,7 @@ static void test_kmeans(void **state)
         struct partitioner *p = NULL;
         struct partition_report r;
         uint32_t got[N];
-        OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err));
+        OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, err));
         assert_true(r.met && r.empty == 0 && r.n == N && r.k == 6);
         assert_true(pca ? r.explained > 0.8 && r.explained < 1 : r.explained == 1);
         check_round_trip(p, &r, NULL, got);
@@ -129,13 +127,13 @@ static void test_kmeans(void **state)
 
 static void test_two_level(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct partition_options opt = {
         .kind = PARTITION_TWO_LEVEL, .radix = {6}, .n_levels = 1, .seed = 4, .fine = 60};
     struct partitioner *p = NULL;
     struct partition_report r;
     uint32_t got[N];
-    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, err));
     assert_int_equal(p->level[0].k, 60);
     check_round_trip(p, &r, NULL, got);
     assert_true(purity(got, 6) == 1);
@@ -144,26 +142,25 @@ static void test_two_level(void **state)
     /* K that cannot follow the blobs, with a cap: 300 of 1200 rows in each of 4, at most 330 */
     opt.radix[0] = 4;
     opt.balance = 1.1;
-    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, err));
     assert_true(r.met && r.largest <= 1.1);
     check_round_trip(p, &r, NULL, got);
     partition_report_release(&r);
     partitioner_free(p);
     opt.fine = 3;
-    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "fine clusters"));
+    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "fine clusters"));
 }
 
 /* Digit 0 is level 0 and the most significant. */
 static void test_product(void **state)
 {
-    struct err err = {0};
     const struct partition_options opt = {
         .kind = PARTITION_PRODUCT, .radix = {2, 3}, .n_levels = 2, .seed = 4};
     struct partitioner *p = NULL;
     struct partition_report r;
     uint32_t got[N];
-    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, err));
     assert_int_equal(p->n_fitted, 2);
     assert_int_equal(p->level[1].at, 6);
     check_round_trip(p, &r, NULL, got);
@@ -175,7 +172,7 @@ static void test_product(void **state)
     }
     /* overlap: the second nearest differs in one digit only */
     uint32_t two[2 * N];
-    OK(partitioner_assign(p, dev, &source, NULL, N, 2, two, &err));
+    OK(partitioner_assign(p, dev, &source, NULL, N, 2, two, err));
     for (uint32_t i = 0; i < N; i++)
         assert_true(two[2 * i] / 3 == two[2 * i + 1] / 3 || two[2 * i] % 3 == two[2 * i + 1] % 3);
     partition_report_release(&r);
@@ -185,7 +182,6 @@ static void test_product(void **state)
 /* Features whose digits always agree leave cells of the product without samples. */
 static void test_empty_cells(void **state)
 {
-    struct err err = {0};
     const uint32_t n = 400, d = 4;
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
     for (uint32_t i = 0; i < n; i++)
@@ -197,14 +193,14 @@ static void test_empty_cells(void **state)
         .kind = PARTITION_PRODUCT, .radix = {2, 2}, .n_levels = 2, .seed = 4};
     struct partitioner *p = NULL;
     struct partition_report r;
-    OK(partitioner_fit(dev, &s, NULL, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &s, NULL, &opt, NULL, &p, &r, err));
     assert_int_equal(r.empty, 2); /* allowed */
     assert_int_equal(r.repaired, 0);
     assert_true(r.met && r.smallest == 0);
     partition_report_release(&r);
     partitioner_free(p);
     opt.min_samples = 40;
-    OK(partitioner_fit(dev, &s, NULL, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &s, NULL, &opt, NULL, &p, &r, err));
     assert_true(r.met && r.empty == 0 && r.smallest >= 40 && r.smallest < 60);
     assert_int_equal(r.repaired, 2);
     partition_report_release(&r);
@@ -214,13 +210,13 @@ static void test_empty_cells(void **state)
 
 static void test_linear(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     uint32_t got[N];
     struct linear_targets t = {.y = owner};
     const struct partition_options opt = {.radix = {2, 3}, .n_levels = 2, .seed = 4};
     struct partitioner *p = NULL;
     struct partition_report r;
-    OK(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, err));
     assert_true(r.accuracy > 0.99 && r.met);
     check_round_trip(p, &r, NULL, got);
     for (uint32_t i = 0, wrong = 0; i < N; i++) {
@@ -232,7 +228,7 @@ static void test_linear(void **state)
     /* another histogram than the targets have */
     const double share[6] = {0.3, 0.1, 0.1, 0.1, 0.3, 0.1};
     t.share = share;
-    OK(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, err));
     assert_true(r.met);
     for (uint32_t c = 0; c < 6; c++)
         assert_true(fabs((double)r.sizes[c] - share[c] * N) < 3);
@@ -242,7 +238,7 @@ static void test_linear(void **state)
     struct fit_source few;
     fit_source_memory(&few, features, 200, D);
     t.routed = &source;
-    OK(partitioner_fit_linear(dev, &few, &t, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit_linear(dev, &few, &t, &opt, NULL, &p, &r, err));
     assert_true(r.met && r.n == N);
     check_round_trip(p, &r, NULL, got);
     for (uint32_t c = 0; c < 6; c++)
@@ -250,13 +246,11 @@ static void test_linear(void **state)
     partition_report_release(&r);
     partitioner_free(p);
     t.share = (const double[]){0.5, 0, 0, 0, 0, 0};
-    assert_int_equal(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, &err),
-                     -ERR_CONFIG);
+    assert_int_equal(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
 }
 
 static void test_random(void **state)
 {
-    struct err err = {0};
     const struct partition_options opt = {
         .kind = PARTITION_RANDOM, .radix = {5}, .n_levels = 1, .seed = 4, .balance = 1.3};
     struct partitioner *p = NULL;
@@ -265,10 +259,10 @@ static void test_random(void **state)
     uint32_t got[N], one;
     for (uint32_t i = 0; i < N; i++)
         ids[i] = 1000 + i;
-    OK(partitioner_fit(dev, &source, ids, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &source, ids, &opt, NULL, &p, &r, err));
     assert_true(r.met && r.largest < 1.3 && r.smallest > 180);
     check_round_trip(p, &r, ids, got);
-    OK(partitioner_assign(p, dev, NULL, ids + 7, 1, 1, &one, &err)); /* by the id alone */
+    OK(partitioner_assign(p, dev, NULL, ids + 7, 1, 1, &one, err)); /* by the id alone */
     assert_int_equal(one, got[7]);
     partition_report_release(&r);
     partitioner_free(p);
@@ -276,34 +270,34 @@ static void test_random(void **state)
 
 static void test_refusals(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct partition_options opt = {.radix = {N + 1}, .n_levels = 1};
     struct partitioner *p = NULL;
     struct partition_report r;
     struct fit_source narrow;
-    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "only 1200 samples"));
+    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "only 1200 samples"));
     opt.radix[0] = 4;
     opt.min_samples = 301;
-    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "1204"));
+    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "1204"));
     opt.min_samples = 0;
     opt.balance = 0.9;
-    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err), -ERR_CONFIG);
+    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
     opt.balance = 0;
     opt.n_levels = 0;
-    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err), -ERR_CONFIG);
+    assert_int_equal(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
     opt.kind = PARTITION_PRODUCT;
     opt.n_levels = 3;
     opt.radix[0] = opt.radix[1] = opt.radix[2] = 2;
     fit_source_memory(&narrow, features, N, 2);
-    assert_int_equal(partitioner_fit(dev, &narrow, NULL, &opt, NULL, &p, &r, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "3 levels"));
+    assert_int_equal(partitioner_fit(dev, &narrow, NULL, &opt, NULL, &p, &r, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "3 levels"));
     assert_null(p);
     opt.kind = PARTITION_KMEANS;
-    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err));
+    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, err));
     uint32_t got[N];
-    assert_int_equal(partitioner_assign(p, dev, &narrow, NULL, N, 1, got, &err), -ERR_CONFIG);
+    assert_int_equal(partitioner_assign(p, dev, &narrow, NULL, N, 1, got, &e), -ERR_CONFIG);
     partition_report_release(&r);
     partitioner_free(p);
 }
@@ -343,13 +337,12 @@ static void test_no_memory(void **state)
 
 static void write_two_level(const char *path)
 {
-    struct err err = {0};
     const struct partition_options opt = {
         .kind = PARTITION_TWO_LEVEL, .radix = {3}, .n_levels = 1, .pca = 4, .fine = 9};
     struct partitioner *p = NULL;
     struct partition_report r;
-    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, &err));
-    OK(partitioner_write(p, path, NULL, NULL, &err));
+    OK(partitioner_fit(dev, &source, NULL, &opt, NULL, &p, &r, err));
+    OK(partitioner_write(p, path, NULL, NULL, err));
     partition_report_release(&r);
     partitioner_free(p);
 }
@@ -369,11 +362,10 @@ static void refuse(const char *path, const char *words)
 static void patch(const char *path, const char *tensor, uint32_t value, const char *from,
                   const char *to)
 {
-    struct err err = {0};
     struct buf b;
     struct st st;
-    OK(file_read(path, 1 << 20, &b, &err));
-    OK(st_parse(b.data, b.len, b.len, path, &st, &err));
+    OK(file_read(path, 1 << 20, &b, err));
+    OK(st_parse(b.data, b.len, b.len, path, &st, err));
     if (tensor)
         memcpy(b.data + st_find(&st, tensor)->offset, &value, 4);
     if (from) {
@@ -382,16 +374,15 @@ static void patch(const char *path, const char *tensor, uint32_t value, const ch
         memcpy(at, to, strlen(to));
     }
     st_release(&st);
-    OK(file_write_atomic(path, b.data, b.len, 0600, &err));
+    OK(file_write_atomic(path, b.data, b.len, 0600, err));
     buf_release(&b);
 }
 
 static void test_broken_files(void **state)
 {
-    struct err err = {0};
     char path[256];
     path_of("broken.safetensors", path);
-    OK(file_write_atomic(path, "", 0, 0600, &err));
+    OK(file_write_atomic(path, "", 0, 0600, err));
     refuse(path, "broken.safetensors");
     const struct {
         const char *tensor;
@@ -424,17 +415,17 @@ static void test_broken_files(void **state)
 /* Cut anywhere, the file is refused or the same; never a crash. */
 static void test_cut_files(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     char path[256], cut[256];
     struct buf b;
     path_of("whole.safetensors", path);
     path_of("cut.safetensors", cut);
     write_two_level(path);
-    OK(file_read(path, 1 << 20, &b, &err));
+    OK(file_read(path, 1 << 20, &b, err));
     for (size_t len = 0; len < b.len; len += 1 + len / 16) {
         struct partitioner *q = NULL;
-        OK(file_write_atomic(cut, b.data, len, 0600, &err));
-        assert_true(partitioner_read(cut, &q, &err) < 0);
+        OK(file_write_atomic(cut, b.data, len, 0600, err));
+        assert_true(partitioner_read(cut, &q, &e) < 0);
         assert_null(q);
     }
     buf_release(&b);

@@ -37,13 +37,12 @@ static double cosine(const float *a, const double *b, uint32_t d)
 
 static void check_planted(uint64_t n, uint32_t d, uint32_t rank)
 {
-    struct err err = {0};
     double *dirs = mem_alloc_array((size_t)rank * d, sizeof(double));
     float *x = plant(n, d, rank, dirs);
     struct fit_source src;
     struct pca p;
     fit_source_memory(&src, x, n, d);
-    OK(pca_fit(dev, &src, rank, false, 9, NULL, &p, &err));
+    OK(pca_fit(dev, &src, rank, false, 9, NULL, &p, err));
     assert_int_equal(p.r, rank);
     for (uint32_t j = 0; j < rank; j++) {
         double want = 4.0 * (rank - j) * (rank - j);
@@ -62,7 +61,7 @@ static void check_planted(uint64_t n, uint32_t d, uint32_t rank)
 
     /* z has mean 0, the stated variances and no correlation */
     float *z = mem_alloc_array(n * rank, sizeof(float));
-    OK(pca_apply(&p, dev, &src, z, &err));
+    OK(pca_apply(&p, dev, &src, z, err));
     for (uint32_t a = 0; a < rank; a++)
         for (uint32_t b = 0; b <= a; b++) {
             double mean = 0, sum = 0;
@@ -88,14 +87,13 @@ static void test_planted(void **state)
 
 static void test_whitening(void **state)
 {
-    struct err err = {0};
     double dirs[3 * 11];
     float *x = plant(2000, 11, 3, dirs), *z = mem_alloc_array(2000 * 3, sizeof(float));
     struct fit_source src;
     struct pca p;
     fit_source_memory(&src, x, 2000, 11);
-    OK(pca_fit(dev, &src, 3, true, 9, NULL, &p, &err));
-    OK(pca_apply(&p, dev, &src, z, &err));
+    OK(pca_fit(dev, &src, 3, true, 9, NULL, &p, err));
+    OK(pca_apply(&p, dev, &src, z, err));
     for (uint32_t a = 0; a < 3; a++) {
         double sum = 0;
         for (uint64_t i = 0; i < 2000; i++)
@@ -109,30 +107,29 @@ static void test_whitening(void **state)
 
 static void test_columns(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     const float x[] = {1, 5, -2, 3, 5, 2}; /* (2,3): the middle one is constant */
     float z[6];
     struct fit_source src;
     struct pca p;
     fit_source_memory(&src, x, 2, 3);
-    OK(pca_columns(&src, true, &p, &err));
-    OK(pca_apply(&p, dev, &src, z, &err));
+    OK(pca_columns(&src, true, &p, err));
+    OK(pca_apply(&p, dev, &src, z, err));
     const float want[] = {-1, 0, -1, 1, 0, 1};
     for (int i = 0; i < 6; i++)
         assert_true(fabsf(z[i] - want[i]) < 1e-6F);
     pca_release(&p);
-    OK(pca_columns(&src, false, &p, &err));
-    OK(pca_apply(&p, dev, &src, z, &err));
+    OK(pca_columns(&src, false, &p, err));
+    OK(pca_apply(&p, dev, &src, z, err));
     assert_true(fabsf(z[2] + 2) < 1e-6F);
     fit_source_memory(&src, x, 3, 2);
-    assert_int_equal(pca_apply(&p, dev, &src, z, &err), -ERR_CONFIG);
+    assert_int_equal(pca_apply(&p, dev, &src, z, &e), -ERR_CONFIG);
     pca_release(&p);
 }
 
 /* Sparse features of few rows: a covariance that is mostly null space. */
 static void test_null_space(void **state)
 {
-    struct err err = {0};
     const uint32_t n = 48, d = 700;
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
     for (uint32_t i = 0; i < n; i++)
@@ -141,7 +138,7 @@ static void test_null_space(void **state)
     struct fit_source src;
     struct pca p;
     fit_source_memory(&src, x, n, d);
-    OK(pca_fit(dev, &src, 48, false, 1, NULL, &p, &err));
+    OK(pca_fit(dev, &src, 48, false, 1, NULL, &p, err));
     double kept = 0;
     for (uint32_t i = 0; i < p.r; i++)
         kept += p.variance[i];
@@ -154,7 +151,6 @@ static void test_null_space(void **state)
 /* Fewer rows than dims wanted, and rows that span less. */
 static void test_few_rows(void **state)
 {
-    struct err err = {0};
     const uint32_t d = PCA_EXACT + 1;
     float *x = mem_alloc_array((size_t)5 * d, sizeof(float)), z[5 * 5];
     for (uint32_t i = 0; i < 5; i++)
@@ -162,15 +158,15 @@ static void test_few_rows(void **state)
     struct fit_source src;
     struct pca p;
     fit_source_memory(&src, x, 5, d);
-    OK(pca_fit(dev, &src, 64, true, 1, NULL, &p, &err));
+    OK(pca_fit(dev, &src, 64, true, 1, NULL, &p, err));
     assert_int_equal(p.r, 5);
-    OK(pca_apply(&p, dev, &src, z, &err));
+    OK(pca_apply(&p, dev, &src, z, err));
     assert_true(fit_not_finite(z, 25) == 25);
     assert_true(p.variance[1] > 0 && p.variance[2] < 1e-6 * p.variance[0]);
     pca_release(&p);
     memset(x, 0, (size_t)5 * d * sizeof(float)); /* all rows equal */
-    OK(pca_fit(dev, &src, 2, true, 1, NULL, &p, &err));
-    OK(pca_apply(&p, dev, &src, z, &err));
+    OK(pca_fit(dev, &src, 2, true, 1, NULL, &p, err));
+    OK(pca_apply(&p, dev, &src, z, err));
     assert_true(z[0] == 0 && z[9] == 0);
     pca_release(&p);
     mem_free(x);
@@ -201,7 +197,6 @@ static void test_refusals(void **state)
 
 static void test_threads(void **state)
 {
-    struct err err = {0};
     double *dirs = mem_alloc_array((size_t)2 * (PCA_EXACT + 3), sizeof(double));
     for (unsigned wide = 0; wide < 2; wide++) {
         const uint32_t d = wide ? PCA_EXACT + 3 : 40;
@@ -211,8 +206,8 @@ static void test_threads(void **state)
         for (int threads = 1; threads <= 2; threads++) {
             struct device *own = NULL;
             struct pca p;
-            OK(device_open("cpu", threads, &own, &err));
-            OK(pca_fit(own, &src, 2, false, 9, NULL, &p, &err));
+            OK(device_open("cpu", threads, &own, err));
+            OK(pca_fit(own, &src, 2, false, 9, NULL, &p, err));
             if (bits)
                 assert_memory_equal(bits, p.basis, (size_t)2 * d * sizeof(float));
             mem_free(bits);

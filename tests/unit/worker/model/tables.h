@@ -9,9 +9,8 @@
 
 static inline struct model *make(struct model_spec spec)
 {
-    struct err err = {0};
     struct model *m = NULL;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     return m;
 }
 

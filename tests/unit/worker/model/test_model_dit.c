@@ -179,22 +179,21 @@ static void test_shapes_from_job(void **state)
                                "model: {type: dit, dim: 64, depth: 2, heads: 4, mlp_ratio: 3,\n"
                                "  self_condition: 0.5}\n"
                                "train: {batch: 8}\nouter: {rounds: 2, steps: 4}\n";
-    struct err err = {0};
     struct job_spec job;
     struct model_spec spec;
     struct model_facts facts = {.classes = 7, .partitions = 5};
-    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, &err));
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_true(spec.image == 32 && spec.channels == 3 && spec.n_shapes == 2);
     assert_true(spec.shapes[0].width == 64 && spec.shapes[0].height == 16);
     assert_true(spec.shapes[1].width == 16 && spec.shapes[1].height == 32);
     assert_true(spec.mlp == 192 && spec.self_condition && !model_has_upscaler(&spec));
     facts.channels = 4;
     facts.side = 8;
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_true(spec.image == 8 && spec.shapes[0].width == 16 && spec.shapes[0].height == 4);
     facts.router = true;
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_true(spec.n_shapes == 2 && spec.shapes[1].height == 8 && !spec.self_condition);
     job_release(&job);
 }
@@ -239,34 +238,34 @@ static void test_from_job(void **state)
                                "model:\n  type: dit\n  dim: 64\n  depth: 2\n  heads: 4\n"
                                "train:\n  batch: 8\n"
                                "outer:\n  rounds: 2\n  steps: 4\n";
-    struct err err = {0};
+    struct err e = {0};
     struct job_spec job;
     struct model_spec spec;
-    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, &err));
+    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, err));
     struct model_facts facts = {.classes = 7, .partitions = 5};
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_int_equal(spec.kind, MODEL_DIT);
     assert_int_equal(spec.cut.n_levels, 1);
     assert_int_equal(spec.mlp, 256);
     assert_int_equal(spec.classes, 7);
     assert_int_equal(spec.patch, 2);
     facts.router = true;
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_int_equal(spec.kind, MODEL_ROUTER);
     assert_int_equal(spec.classes, 5);
     assert_int_equal(spec.dim, job.router.dim);
     assert_int_equal(model_tokens(&spec), 16 * 16 / (spec.patch * spec.patch) + 1);
     facts = (struct model_facts){.channels = 4, .side = 8, .caption = 24, .caption_tokens = 20};
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_true(model_captioned(&spec) && spec.caption_tokens == 20);
     assert_int_equal(spec.channels, 4);
     assert_int_equal(spec.image, 8);
     facts.router = true;
     facts.partitions = 5;
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_true(!model_captioned(&spec) && spec.channels == 4 && spec.image == 8);
     facts = (struct model_facts){.classes = 0};
-    assert_int_equal(model_spec_from_job(&job, &facts, &spec, &err), -ERR_CONFIG);
+    assert_int_equal(model_spec_from_job(&job, &facts, &spec, &e), -ERR_CONFIG);
     job_release(&job);
 }
 

@@ -29,9 +29,8 @@ static int teardown(void **state)
 
 static struct model *make(struct model_spec spec)
 {
-    struct err err = {0};
     struct model *m = NULL;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     return m;
 }
 
@@ -46,32 +45,32 @@ static void test_files(void **state)
     spec.cut = (struct model_cut){
         .n_levels = 3, .block_level = {2, 0, 2}, .embed_level = 1, .head_level = 0};
     struct model *m = make(spec);
-    struct err err = {0};
+    struct err e = {0};
     float *flat = tiny_weights(m, 1), *back = model_flat_new(m);
     uint8_t one[HASH_BYTES], two[HASH_BYTES];
     uint64_t bytes;
-    OK(model_save(m, -1, flat, path, one, &bytes, &err));
-    OK(model_save(m, -1, flat, path, two, NULL, &err));
+    OK(model_save(m, -1, flat, path, one, &bytes, err));
+    OK(model_save(m, -1, flat, path, two, NULL, err));
     assert_memory_equal(one, two, sizeof one);
-    OK(load(m, -1, path, back, &err));
+    OK(load(m, -1, path, back, err));
     assert_memory_equal(flat, back, m->flat * sizeof *flat);
 
     /* Level by level gives the same vector. */
     memset(back, 0, m->flat * sizeof *back);
     for (int level = 0; level < 3; level++) {
-        OK(model_save(m, level, flat, path, NULL, NULL, &err));
-        OK(load(m, level, path, back, &err));
+        OK(model_save(m, level, flat, path, NULL, NULL, err));
+        OK(load(m, level, path, back, err));
     }
     assert_memory_equal(flat, back, m->flat * sizeof *flat);
 
     /* The last level's file is not the first's, nor a whole model's. */
-    assert_int_equal(load(m, 0, path, back, &err), -ERR_FORMAT);
-    assert_int_equal(load(m, -1, path, back, &err), -ERR_FORMAT);
+    assert_int_equal(load(m, 0, path, back, &e), -ERR_FORMAT);
+    assert_int_equal(load(m, -1, path, back, &e), -ERR_FORMAT);
     flat[model_find(m, "blocks.0.mlp.fc1.weight")->offset + 7] = NAN;
-    OK(model_save(m, -1, flat, path, NULL, NULL, &err));
-    assert_int_equal(load(m, -1, path, back, &err), -ERR_FORMAT);
-    assert_non_null(strstr(err.msg, "blocks.0.mlp.fc1.weight"));
-    assert_int_equal(load(m, -1, "/nonexistent/x", back, &err), -ENOENT);
+    OK(model_save(m, -1, flat, path, NULL, NULL, err));
+    assert_int_equal(load(m, -1, path, back, &e), -ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "blocks.0.mlp.fc1.weight"));
+    assert_int_equal(load(m, -1, "/nonexistent/x", back, &e), -ENOENT);
     mem_free(flat);
     mem_free(back);
     model_free(m);
@@ -84,11 +83,11 @@ static void test_extra_tensor(void **state)
     struct model_spec spec = tiny_spec();
     spec.depth = 4;
     struct model *big = make(spec);
-    struct err err = {0};
+    struct err e = {0};
     float *flat = tiny_weights(big, 1);
-    OK(model_save(big, -1, flat, path, NULL, NULL, &err));
-    assert_int_equal(load(small, -1, path, flat, &err), -ERR_FORMAT);
-    assert_non_null(strstr(err.msg, "blocks.3.attn.qkv.weight, which this model has not"));
+    OK(model_save(big, -1, flat, path, NULL, NULL, err));
+    assert_int_equal(load(small, -1, path, flat, &e), -ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "blocks.3.attn.qkv.weight, which this model has not"));
     mem_free(flat);
     model_free(small);
     model_free(big);
@@ -100,19 +99,19 @@ static void test_parts(void **state)
     struct model_spec spec = tiny_spec();
     spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 1, 0}, .head_level = 1};
     struct model *cut = make(spec), *whole = make(tiny_spec());
-    struct err err = {0};
+    struct err e = {0};
     float *flat = tiny_weights(cut, 1), *back = model_flat_new(whole);
     char second[128];
     (void)snprintf(second, sizeof second, "%s.2", path);
-    OK(model_save(cut, 0, flat, path, NULL, NULL, &err));
-    OK(model_save(cut, 1, flat, second, NULL, NULL, &err));
+    OK(model_save(cut, 0, flat, path, NULL, NULL, err));
+    OK(model_save(cut, 1, flat, second, NULL, NULL, err));
     const char *parts[] = {second, path, path};
-    OK(model_load(whole, -1, parts, 2, back, &err));
+    OK(model_load(whole, -1, parts, 2, back, err));
     assert_memory_equal(flat, back, whole->flat * sizeof *back);
-    assert_int_equal(model_load(whole, -1, parts, 1, back, &err), -ERR_FORMAT);
-    assert_non_null(strstr(err.msg, "no file of the model holds x_embedder"));
-    assert_int_equal(model_load(whole, -1, parts, 3, back, &err), -ERR_FORMAT);
-    assert_non_null(strstr(err.msg, "another file"));
+    assert_int_equal(model_load(whole, -1, parts, 1, back, &e), -ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "no file of the model holds x_embedder"));
+    assert_int_equal(model_load(whole, -1, parts, 3, back, &e), -ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "another file"));
     mem_free(flat);
     mem_free(back);
     model_free(cut);
@@ -123,31 +122,30 @@ static void test_parts(void **state)
 static void write_foreign(const struct model *m, enum st_dtype dtype, const uint16_t *words,
                           size_t n, const char *skip, const char *extra)
 {
-    struct err err = {0};
     struct st_writer *w = st_writer_new();
     for (size_t i = 0; i < m->n; i++)
         if (!skip || strcmp(m->tensors[i].name, skip) != 0)
             OK(st_writer_add(w, m->tensors[i].name, dtype, m->tensors[i].rank, m->tensors[i].shape,
-                             &err));
+                             err));
     const uint64_t one = 1;
     if (extra)
-        OK(st_writer_add(w, extra, dtype, 1, &one, &err));
-    OK(st_writer_open(w, path, &err));
+        OK(st_writer_add(w, extra, dtype, 1, &one, err));
+    OK(st_writer_open(w, path, err));
     size_t at = 0;
     for (size_t i = 0; i < m->n; i++)
         for (uint64_t j = 0; j < m->tensors[i].count; j++, at++)
             if (!skip || strcmp(m->tensors[i].name, skip) != 0)
-                OK(st_writer_write(w, &words[j % n], 2, &err));
+                OK(st_writer_write(w, &words[j % n], 2, err));
     if (extra)
-        OK(st_writer_write(w, words, 2, &err));
-    OK(st_writer_commit(w, NULL, NULL, &err));
+        OK(st_writer_write(w, words, 2, err));
+    OK(st_writer_commit(w, NULL, NULL, err));
     st_writer_free(w);
 }
 
 static void test_foreign(void **state)
 {
     struct model *m = make(tiny_llama());
-    struct err err = {0};
+    struct err e = {0};
     float *flat = model_flat_new(m);
     const uint16_t half[] = {0x3f80, 0xc000, 0x0000, 0x3e20};                /* 1 -2 0 0.15625 */
     const uint16_t f16[] = {0x3c00, 0xc000, 0x0000, 0x3100, 0x0001, 0x83ff}; /* and subnormals */
@@ -155,34 +153,34 @@ static void test_foreign(void **state)
     const struct model_tensor *t = &m->tensors[3];
 
     write_foreign(m, ST_BF16, half, 4, NULL, NULL);
-    OK(model_load_foreign(m, path, flat, &err));
+    OK(model_load_foreign(m, path, flat, err));
     for (uint64_t i = 0; i < t->count; i++)
         assert_true(flat[t->offset + i] == want[i % 4]);
     write_foreign(m, ST_F16, f16, 6, NULL, NULL);
-    OK(model_load_foreign(m, path, flat, &err));
+    OK(model_load_foreign(m, path, flat, err));
     for (uint64_t i = 0; i < t->count; i++)
         assert_true(flat[t->offset + i] == want[i % 6]);
 
     write_foreign(m, ST_BF16, half, 4, "model.norm.weight", NULL);
-    assert_int_equal(model_load_foreign(m, path, flat, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "has no tensor model.norm.weight"));
+    assert_int_equal(model_load_foreign(m, path, flat, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "has no tensor model.norm.weight"));
     write_foreign(m, ST_BF16, half, 4, NULL, "model.layers.7.bias");
-    assert_int_equal(model_load_foreign(m, path, flat, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "model.layers.7.bias"));
+    assert_int_equal(model_load_foreign(m, path, flat, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "model.layers.7.bias"));
     write_foreign(m, ST_BF16, half, 4, NULL, "model.layers.0.self_attn.rotary_emb.inv_freq");
-    OK(model_load_foreign(m, path, flat, &err));
+    OK(model_load_foreign(m, path, flat, err));
     struct model_spec wider = m->spec;
     wider.vocab++;
     struct model *other = make(wider);
     write_foreign(m, ST_BF16, half, 4, NULL, NULL);
     float *more = model_flat_new(other);
-    assert_int_equal(model_load_foreign(other, path, more, &err), -ERR_CONFIG);
+    assert_int_equal(model_load_foreign(other, path, more, &e), -ERR_CONFIG);
     assert_non_null(
-        strstr(err.msg, "model.embed_tokens.weight is (11, 12), this model has (12, 12)"));
+        strstr(e.msg, "model.embed_tokens.weight is (11, 12), this model has (12, 12)"));
     const uint16_t infinite[] = {0x7f80};
     write_foreign(m, ST_BF16, infinite, 1, NULL, NULL);
-    assert_int_equal(model_load_foreign(m, path, flat, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "not finite"));
+    assert_int_equal(model_load_foreign(m, path, flat, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "not finite"));
     mem_free(more);
     mem_free(flat);
     model_free(other);
@@ -196,7 +194,7 @@ static void test_foreign_without_estimate(void **state)
     struct model_spec spec = tiny_spec();
     spec.self_condition = true;
     struct model *wide = make(spec);
-    struct err err = {0};
+    struct err e = {0};
     const struct model_tensor *t = model_find(wide, "x_embedder.proj.weight");
     const uint16_t half[] = {0x3f80, 0xc000, 0x0000, 0x3e20, 0x4040};
     const float want[] = {1.0f, -2.0f, 0.0f, 0.15625f, 3.0f};
@@ -205,7 +203,7 @@ static void test_foreign_without_estimate(void **state)
     for (uint64_t i = 0; i < t->count; i++)
         flat[t->offset + i] = NAN;
     write_foreign(narrow, ST_BF16, half, 5, NULL, NULL);
-    OK(model_load_foreign(wide, path, flat, &err));
+    OK(model_load_foreign(wide, path, flat, err));
     for (uint64_t i = 0; i < t->count; i++) {
         const uint64_t out = i / 24, in = i % 24; /* 6 channels of 2 x 2 */
         assert_true(flat[t->offset + i] == (in < 12 ? want[(out * 12 + in) % 5] : 0));
@@ -215,12 +213,12 @@ static void test_foreign_without_estimate(void **state)
     for (uint64_t i = 0; i < t->count; i++)
         assert_true(flat[t->offset + i] == want[i % 5]);
     write_foreign(wide, ST_BF16, half, 5, NULL, NULL);
-    OK(model_load_foreign(wide, path, flat, &err));
+    OK(model_load_foreign(wide, path, flat, err));
     t = model_find(wide, "x_embedder.proj.weight");
     assert_true(flat[t->offset + 12] == want[12 % 5]);
     float *back = model_flat_new(narrow);
-    assert_int_equal(model_load_foreign(narrow, path, back, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "x_embedder.proj.weight is (12, 6, 2, 2)"));
+    assert_int_equal(model_load_foreign(narrow, path, back, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "x_embedder.proj.weight is (12, 6, 2, 2)"));
     mem_free(back);
     mem_free(flat);
     model_free(wide);
@@ -239,7 +237,6 @@ static bool is_output(const struct model_tensor *t)
 /* Writes a model whose outputs are `times` as many; value j of each tensor is j. */
 static void write_released(const struct model *m, uint64_t times, const char *extra)
 {
-    struct err err = {0};
     struct st_writer *w = st_writer_new();
     const uint64_t shape[] = {7, 4};
     for (size_t i = 0; i < m->n; i++) {
@@ -247,22 +244,22 @@ static void write_released(const struct model *m, uint64_t times, const char *ex
         uint64_t theirs[4];
         memcpy(theirs, t->shape, sizeof theirs);
         theirs[0] *= is_output(t) ? times : 1;
-        OK(st_writer_add(w, t->name, ST_F32, t->rank, theirs, &err));
+        OK(st_writer_add(w, t->name, ST_F32, t->rank, theirs, err));
     }
     if (extra)
-        OK(st_writer_add(w, extra, ST_F32, 2, shape, &err));
-    OK(st_writer_open(w, path, &err));
+        OK(st_writer_add(w, extra, ST_F32, 2, shape, err));
+    OK(st_writer_open(w, path, err));
     for (size_t i = 0; i < m->n; i++) {
         const uint64_t n = m->tensors[i].count * (is_output(&m->tensors[i]) ? times : 1);
         for (uint64_t j = 0; j < n; j++) {
             const float x = (float)j;
-            OK(st_writer_write(w, &x, sizeof x, &err));
+            OK(st_writer_write(w, &x, sizeof x, err));
         }
     }
     const float zeros[28] = {0};
     if (extra)
-        OK(st_writer_write(w, zeros, sizeof zeros, &err));
-    OK(st_writer_commit(w, NULL, NULL, &err));
+        OK(st_writer_write(w, zeros, sizeof zeros, err));
+    OK(st_writer_commit(w, NULL, NULL, err));
     st_writer_free(w);
 }
 
@@ -270,11 +267,11 @@ static void write_released(const struct model *m, uint64_t times, const char *ex
 static void test_variance(void **state)
 {
     struct model *m = make(tiny_captioned()), *plain = make(tiny_spec());
-    struct err err = {0};
+    struct err e = {0};
     float *flat = model_flat_new(m), *other = model_flat_new(plain);
     const uint64_t channels = (uint64_t)m->spec.channels;
     write_released(m, WIDE, NULL);
-    OK(model_load_foreign(m, path, flat, &err));
+    OK(model_load_foreign(m, path, flat, err));
     for (size_t i = 0; i < m->n; i++) {
         const struct model_tensor *t = &m->tensors[i];
         const uint64_t row = t->count / t->shape[0];
@@ -285,16 +282,16 @@ static void test_variance(void **state)
         }
     }
     write_released(m, 1, NULL);
-    OK(model_load_foreign(m, path, flat, &err));
+    OK(model_load_foreign(m, path, flat, err));
     const struct model_tensor *out = model_find(m, "proj_out.weight");
     assert_true(flat[out->offset + out->count - 1] == (float)(out->count - 1));
     write_released(m, 3, NULL);
-    assert_int_equal(model_load_foreign(m, path, flat, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "proj_out.weight is (48, 16), this model has (16, 16)"));
+    assert_int_equal(model_load_foreign(m, path, flat, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "proj_out.weight is (48, 16), this model has (16, 16)"));
     /* A model of classes has none. */
     write_released(plain, 1, "caption_projection.y_embedding");
-    assert_int_equal(model_load_foreign(plain, path, other, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "holds the tensor caption_projection.y_embedding"));
+    assert_int_equal(model_load_foreign(plain, path, other, &e), -ERR_CONFIG);
+    assert_non_null(strstr(e.msg, "holds the tensor caption_projection.y_embedding"));
     mem_free(other);
     mem_free(flat);
     model_free(plain);
@@ -320,19 +317,19 @@ static void test_passed_over(void **state)
 static void test_no_weights(void **state)
 {
     struct model *m = make(tiny_llama());
-    struct err err = {0};
+    struct err e = {0};
     float *flat = tiny_weights(m, 1);
     uint64_t bytes = 0, size = 0;
-    OK(model_save(m, -1, flat, path, NULL, &bytes, &err));
-    OK(file_size(path, &size, &err));
+    OK(model_save(m, -1, flat, path, NULL, &bytes, err));
+    OK(file_size(path, &size, err));
     assert_int_equal(bytes, size);
     assert_int_equal(truncate(path, (off_t)size - 1), 0);
-    assert_int_equal(load(m, -1, path, flat, &err), -ERR_FORMAT);
-    assert_non_null(strstr(err.msg, "loading model weights: "));
-    assert_true(model_load_foreign(m, path, flat, &err) < 0);
-    assert_int_equal(model_load_foreign(m, "/nonexistent/x", flat, &err), -ENOENT);
-    assert_non_null(strstr(err.msg, "/nonexistent/x"));
-    assert_true(model_save(m, -1, flat, "/nonexistent/x", NULL, NULL, &err) < 0);
+    assert_int_equal(load(m, -1, path, flat, &e), -ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "loading model weights: "));
+    assert_true(model_load_foreign(m, path, flat, &e) < 0);
+    assert_int_equal(model_load_foreign(m, "/nonexistent/x", flat, &e), -ENOENT);
+    assert_non_null(strstr(e.msg, "/nonexistent/x"));
+    assert_true(model_save(m, -1, flat, "/nonexistent/x", NULL, NULL, &e) < 0);
     mem_free(flat);
     model_free(m);
 }

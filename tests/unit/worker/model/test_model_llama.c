@@ -10,19 +10,19 @@ static void test_from_job(void **state)
                                "model:\n  type: llama\n  dim: 64\n  depth: 2\n  heads: 4\n"
                                "  kv_heads: 2\n  context: 128\n"
                                "train:\n  batch: 8\nouter:\n  rounds: 2\n  steps: 4\n";
-    struct err err = {0};
+    struct err e = {0};
     struct job_spec job;
     struct model_spec spec;
     const struct model_facts facts = {.vocab = 257};
-    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, &err));
-    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
     assert_int_equal(spec.kind, MODEL_LLAMA);
     assert_int_equal(spec.vocab, 257);
     assert_int_equal(spec.kv_heads, 2);
     assert_int_equal(spec.mlp, job.model.ffn);
     assert_int_equal(model_tokens(&spec), 128);
     job.model.type = JOB_MODEL_EXTERNAL; /* its trainer has the model */
-    assert_int_equal(model_spec_from_job(&job, &facts, &spec, &err), -ERR_CONFIG);
+    assert_int_equal(model_spec_from_job(&job, &facts, &spec, &e), -ERR_CONFIG);
     job_release(&job);
 }
 

@@ -75,8 +75,7 @@ static int do_cast(struct device *d, void *dst, enum dtype to, const void *src, 
 
 static int setup(void **state)
 {
-    struct err err = {0};
-    OK(device_open("cpu-ref", 1, &dev, &err));
+    OK(device_open("cpu-ref", 1, &dev, err));
     plain = dev->ops;
     ops = *plain;
     ops.alloc = do_alloc;
@@ -101,9 +100,8 @@ static int teardown(void **state)
 
 static struct model *make_model(struct model_spec spec)
 {
-    struct err err = {0};
     struct model *m = NULL;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     return m;
 }
 
@@ -115,10 +113,9 @@ static void test_memory(void **state)
     for (int bf = 0; bf < 2; bf++)
         for (int gradients = 0; gradients < 2; gradients++) {
             const enum dtype dt = bf ? DT_BF16 : DT_F32;
-            struct err err = {0};
             struct weights w;
             seen.bytes = 0;
-            OK(weights_init(&w, dev, m, dt, gradients, &err));
+            OK(weights_init(&w, dev, m, dt, gradients, err));
             assert_int_equal(seen.bytes, weights_bytes(m, dt, gradients));
             assert_int_equal(seen.bytes, m->flat * (4 + 2 * bf + 4 * gradients));
             assert_true(!w.w16 == !bf && !w.g == !gradients);
@@ -128,11 +125,11 @@ static void test_memory(void **state)
             weights_release(&w); /* {0} */
         }
     for (int left = 0; left < 3; left++) {
-        struct err err = {0};
+        struct err e = {0};
         struct weights w;
         seen.allocs_left = left;
-        assert_int_equal(weights_init(&w, dev, m, DT_BF16, true, &err), -ENOMEM);
-        assert_non_null(strstr(err.msg, "no memory on cpu-ref for a model of 0."));
+        assert_int_equal(weights_init(&w, dev, m, DT_BF16, true, &e), -ENOMEM);
+        assert_non_null(strstr(e.msg, "no memory on cpu-ref for a model of 0."));
         weights_release(&w);
         assert_int_equal(seen.live, 0);
     }
@@ -146,13 +143,12 @@ static float rounded(float x)
 
 static void test_set(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model(tiny_spec()), *part = NULL;
     const struct model_part first = {0, 2};
     struct weights w;
     float *flat = tiny_weights(m, 3);
-    OK(weights_init(&w, dev, m, DT_BF16, false, &err));
-    OK(weights_set(&w, flat, &err));
+    OK(weights_init(&w, dev, m, DT_BF16, false, err));
+    OK(weights_set(&w, flat, err));
     assert_memory_equal(w.w, flat, m->flat * sizeof *flat);
     for (uint64_t i = 0; i < m->flat; i++)
         assert_true(bf16_to_f32(w.w16[i]) == rounded(flat[i]));
@@ -160,14 +156,14 @@ static void test_set(void **state)
     assert_ptr_equal(weights_f32(&w, at), w.w + m->tensors[at].offset);
     assert_ptr_equal(weights_mm(&w, at), w.w16 + m->tensors[at].offset);
     w.w[7] = 5;
-    OK(weights_changed(&w, &err));
+    OK(weights_changed(&w, err));
     assert_true(bf16_to_f32(w.w16[7]) == 5);
     weights_release(&w);
 
     /* A device of a pipeline takes its own tensors out of the whole model's vector. */
-    OK(model_part_new(m, &first, &part, &err));
-    OK(weights_init(&w, dev, part, DT_F32, true, &err));
-    OK(weights_set_part(&w, m, flat, &err));
+    OK(model_part_new(m, &first, &part, err));
+    OK(weights_init(&w, dev, part, DT_F32, true, err));
+    OK(weights_set_part(&w, m, flat, err));
     size_t own = 0;
     for (size_t i = 0; i<m->n; own += part->tensors[i++].count> 0)
         assert_memory_equal(w.w + part->tensors[i].offset, flat + m->tensors[i].offset,
@@ -183,16 +179,15 @@ static void test_set(void **state)
 
 static void test_as_dt(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model(tiny_spec());
     const float x[] = {1, 1.00390625f, -3};
     bf16 copy[3];
     struct weights w;
-    OK(weights_init(&w, dev, m, DT_F32, false, &err));
+    OK(weights_init(&w, dev, m, DT_F32, false, err));
     assert_ptr_equal(weights_as_dt(&w, x, copy, 3), x);
     assert_int_equal(seen.casts, 0);
     weights_release(&w);
-    OK(weights_init(&w, dev, m, DT_BF16, false, &err));
+    OK(weights_init(&w, dev, m, DT_BF16, false, err));
     assert_ptr_equal(weights_as_dt(&w, x, copy, 3), copy);
     for (int i = 0; i < 3; i++)
         assert_true(bf16_to_f32(copy[i]) == rounded(x[i]));
@@ -214,7 +209,6 @@ enum { ROWS = 3, LD = 40 };
 /* y = x Wᵀ + b; dW and db; dx, each into rows that are longer than they need be. */
 static void test_products(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model(tiny_spec());
     const int at = (int)(model_find(m, "blocks.1.mlp.fc1.weight") - m->tensors);
     const int out = (int)m->tensors[at].shape[0], in = (int)m->tensors[at].shape[1];
@@ -222,8 +216,8 @@ static void test_products(void **state)
     struct weights w;
     fill(flat, m->flat, 1);
     fill(x, ROWS * LD, 2);
-    OK(weights_init(&w, dev, m, DT_F32, true, &err));
-    OK(weights_set(&w, flat, &err));
+    OK(weights_init(&w, dev, m, DT_F32, true, err));
+    OK(weights_set(&w, flat, err));
     const float *W = weights_f32(&w, at), *b = weights_f32(&w, at + 1);
     for (int no_bias = 0; no_bias < 2; no_bias++) {
         const struct weights_linear l = {
@@ -266,7 +260,7 @@ static void test_products(void **state)
                 assert_true(dx[r * LD + i] == 2 * sum);
             }
         weights_zero_grads(&w);
-        OK(weights_check(&w, &err));
+        OK(weights_check(&w, err));
         memset(weights_g(&w, at + 1), 0, (size_t)out * sizeof(float));
     }
     weights_release(&w);
@@ -277,20 +271,19 @@ static void test_products(void **state)
 /* Products with weights in bf16 read the rounded copy; a bias is the rounded one, too. */
 static void test_bf16_products(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model(tiny_spec());
     const int at = (int)(model_find(m, "blocks.0.attn.proj.weight") - m->tensors);
     const int C = m->spec.dim;
     float *flat = tiny_weights(m, 4), y[12];
     bf16 x[12];
     struct weights w;
-    OK(weights_init(&w, dev, m, DT_BF16, false, &err));
-    OK(weights_set(&w, flat, &err));
+    OK(weights_init(&w, dev, m, DT_BF16, false, err));
+    OK(weights_set(&w, flat, err));
     for (int i = 0; i < C; i++)
         x[i] = bf16_from_f32((float)(i % 3 - 1));
     const struct weights_linear l = {.w = at, .rows = 1, .in = C, .out = C, .no_bias = true};
     weights_forward(&w, &l, y, DT_F32, 0, x, 0);
-    OK(weights_check(&w, &err));
+    OK(weights_check(&w, err));
     for (int o = 0; o < C; o++) {
         double sum = 0;
         for (int i = 0; i < C; i++)
@@ -315,14 +308,13 @@ static void test_zero_grads(void **state)
 {
     const struct model_spec specs[] = {tiny_spec(), tiny_cascade(), tiny_llama()};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
-        struct err err = {0};
         struct model *m = make_model(specs[s]);
         struct weights w;
-        OK(weights_init(&w, dev, m, DT_F32, true, &err));
+        OK(weights_init(&w, dev, m, DT_F32, true, err));
         for (uint64_t i = 0; i < m->flat; i++)
             w.g[i] = 1;
         weights_zero_grads(&w);
-        OK(weights_check(&w, &err));
+        OK(weights_check(&w, err));
         for (size_t i = 0; i < m->n; i++)
             for (uint64_t j = 0; j < m->tensors[i].count; j++)
                 assert_true(w.g[m->tensors[i].offset + j] == (m->tensors[i].decay ? 1 : 0));
@@ -347,10 +339,9 @@ static const struct weights_watch watch = {on_ready, announced};
 
 static void test_ready_matrices(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model(tiny_spec());
     struct weights w;
-    OK(weights_init(&w, dev, m, DT_F32, true, &err));
+    OK(weights_init(&w, dev, m, DT_F32, true, err));
     const struct model_tensor *first = model_find(m, "blocks.1.attn.qkv.weight"),
                               *last = model_find(m, "blocks.1.mlp.fc2.weight");
     n_announced = 0;
@@ -371,7 +362,6 @@ static void test_ready_matrices(void **state)
 static void test_later(void **state)
 {
     enum { TIMES = 40 }; /* two items each: more than fit at first */
-    struct err err = {0};
     struct model *m = make_model(tiny_spec());
     const int at = (int)(model_find(m, "blocks.1.mlp.fc1.weight") - m->tensors);
     const struct weights_linear l = {.w = at,
@@ -381,7 +371,7 @@ static void test_later(void **state)
     float x[TIMES][64], dy[64];
     struct weights_later later = {0};
     struct weights w;
-    OK(weights_init(&w, dev, m, DT_F32, true, &err));
+    OK(weights_init(&w, dev, m, DT_F32, true, err));
     for (int i = 0; i < 64; i++)
         dy[i] = 1;
     for (int i = 0; i < TIMES; i++)
@@ -401,7 +391,7 @@ static void test_later(void **state)
     assert_int_equal(n_announced, 0);
     w.later = NULL;
     weights_run_later(&w, &later);
-    OK(weights_check(&w, &err));
+    OK(weights_check(&w, err));
     assert_int_equal(seen.products, 1 + TIMES);
     assert_int_equal(n_announced, TIMES);
     for (int i = 0; i < TIMES; i++)
@@ -421,25 +411,25 @@ static void test_later(void **state)
 /* The first failure is reported, once, by its name; what comes behind it is not. */
 static void test_failures(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct model *m = make_model(tiny_spec());
     float *flat = tiny_weights(m, 3);
     struct weights w;
-    OK(weights_init(&w, dev, m, DT_F32, false, &err));
+    OK(weights_init(&w, dev, m, DT_F32, false, err));
     weights_note(&w, 0, "nothing");
     weights_note(&w, -ERR_DEVICE, "matmul");
     weights_note(&w, -ENOMEM, "cast");
-    assert_int_equal(weights_set(&w, flat, &err), -ERR_DEVICE);
-    assert_non_null(strstr(err.msg, "matmul failed on cpu-ref"));
-    OK(weights_check(&w, &err));
+    assert_int_equal(weights_set(&w, flat, &e), -ERR_DEVICE);
+    assert_non_null(strstr(e.msg, "matmul failed on cpu-ref"));
+    OK(weights_check(&w, err));
     seen.syncs_left = 0;
-    assert_int_equal(weights_sync(&w, &err), -ERR_DEVICE);
-    assert_non_null(strstr(err.msg, "off the bus"));
+    assert_int_equal(weights_sync(&w, &e), -ERR_DEVICE);
+    assert_non_null(strstr(e.msg, "off the bus"));
     /* If the device also fails to finish, the cause is what is told. */
     weights_note(&w, -ENOMEM, "cast");
     seen.syncs_left = 0;
-    assert_int_equal(weights_sync(&w, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "cast failed"));
+    assert_int_equal(weights_sync(&w, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "cast failed"));
     assert_int_equal(seen.syncs_left, -1); /* it was waited for all the same */
     weights_release(&w);
     mem_free(flat);
@@ -449,31 +439,31 @@ static void test_failures(void **state)
 static void test_bring(void **state)
 {
     enum { MANY = (9 << 20) + 13 }; /* in pieces, the last one odd */
-    struct err err = {0};
+    struct err e = {0};
     struct model *m = make_model(tiny_spec());
     struct weights from, to;
     char *src = mem_alloc(MANY), *dst = mem_alloc(MANY + 1);
     for (int i = 0; i < MANY; i++)
         src[i] = (char)(i * 31 >> 3);
-    OK(weights_init(&from, dev, m, DT_F32, false, &err));
-    OK(weights_init(&to, dev, m, DT_F32, false, &err));
-    OK(weights_bring(&to, dst, &from, src, MANY, &err));
+    OK(weights_init(&from, dev, m, DT_F32, false, err));
+    OK(weights_init(&to, dev, m, DT_F32, false, err));
+    OK(weights_bring(&to, dst, &from, src, MANY, err));
     assert_memory_equal(dst, src, MANY);
     assert_int_equal(dst[MANY], 0);
     assert_int_equal(seen.to, 3);
-    OK(weights_bring(&to, NULL, &from, NULL, 0, &err));
+    OK(weights_bring(&to, NULL, &from, NULL, 0, err));
 
     /* What could not be read is not written: its memory on the host is gone before it could be. */
     memset(dst, 0, MANY);
     seen.from_left = 1;
     seen.to = 0;
-    assert_int_equal(weights_bring(&to, dst, &from, src, MANY, &err), -ERR_DEVICE);
-    assert_non_null(strstr(err.msg, "copying to another device failed"));
+    assert_int_equal(weights_bring(&to, dst, &from, src, MANY, &e), -ERR_DEVICE);
+    assert_non_null(strstr(e.msg, "copying to another device failed"));
     assert_int_equal(seen.to, 1);
-    OK(weights_check(&to, &err));
+    OK(weights_check(&to, err));
     seen.to_left = 0;
-    assert_int_equal(weights_bring(&to, dst, &from, src, MANY, &err), -ERR_DEVICE);
-    assert_non_null(strstr(err.msg, "copying from another device failed"));
+    assert_int_equal(weights_bring(&to, dst, &from, src, MANY, &e), -ERR_DEVICE);
+    assert_non_null(strstr(e.msg, "copying from another device failed"));
     weights_release(&from);
     weights_release(&to);
     mem_free(src);

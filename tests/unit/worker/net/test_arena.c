@@ -9,11 +9,10 @@
 
 static void test_overlay(void **state)
 {
-    struct err err = {0};
     struct device *dev = NULL;
     struct arena a = {0};
     char *first, *left, *right, *last;
-    OK(device_open("cpu-ref", 1, &dev, &err));
+    OK(device_open("cpu-ref", 1, &dev, err));
     arena_add(&a, &first, 1);
     const uint64_t mark = arena_mark(&a);
     arena_add(&a, &left, 1000);
@@ -22,7 +21,7 @@ static void test_overlay(void **state)
     arena_add(&a, &last, 64);
     assert_int_equal(arena_bytes(&a), 64 + 1024);
 
-    OK(arena_alloc(&a, dev, &err));
+    OK(arena_alloc(&a, dev, err));
     assert_int_equal((uintptr_t)first % ARENA_ALIGN, 0);
     assert_ptr_equal(left, first + 64);
     assert_ptr_equal(right, left);

@@ -29,11 +29,10 @@ struct fixture {
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = {0};
     const struct model_spec spec = tiny_cascade();
     f = (struct fixture){.keys = {50, 7, 1000, 3}};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     f.flat = tiny_weights(f.m, 5);
     tiny_batch(&spec, 0, B, f.images, f.labels);
     f.batch = (struct batch){
@@ -53,24 +52,22 @@ static int teardown(void **state)
 
 static struct net *make(struct fixture *f, struct net_options opt)
 {
-    struct err err = {0};
     struct net *n = NULL;
     opt.batch = opt.batch ? opt.batch : B;
     opt.encoders = f->encoders;
-    OK(net_new(f->dev, f->m, &opt, &n, &err));
-    OK(weights_set(n->weights, f->flat, &err));
+    OK(net_new(f->dev, f->m, &opt, &n, err));
+    OK(weights_set(n->weights, f->flat, err));
     return n;
 }
 
 /* Sum of the losses; with backward also the gradients of it. */
 static double sum_of(struct net *n, const struct batch *b, bool backward, struct net_result *r)
 {
-    struct err err = {0};
     float losses[B];
     struct net_result own = {.losses = losses};
     double sum = 0;
     r = r ? r : &own;
-    OK(net_loss(n, b, true, 1.0f, backward, r, &err));
+    OK(net_loss(n, b, true, 1.0f, backward, r, err));
     for (unsigned i = 0; i < b->count; i++)
         sum += (double)r->losses[i];
     return sum;
@@ -83,9 +80,8 @@ static void test_table(void **state)
     const struct fixture *f = *state;
     const struct model *m = f->m, *base = m->chains[0], *up = m->chains[1];
     struct model_spec plain = tiny_base();
-    struct err err = {0};
     struct model *alone = NULL;
-    OK(model_new(&plain, &alone, &err));
+    OK(model_new(&plain, &alone, err));
     assert_int_equal(m->n, base->n + up->n);
     assert_int_equal(m->params, base->params + up->params);
     assert_int_equal(base->params, alone->params);
@@ -107,10 +103,9 @@ static void test_levels(void **state)
 {
     (void)state;
     struct model_spec spec = tiny_cascade();
-    struct err err = {0};
     struct model *m = NULL;
     spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 0, 0, 1, 1}, .head_level = 1};
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     for (size_t i = 0; i < m->n; i++)
         assert_int_equal(m->tensors[i].level, i >= m->chains[0]->n);
     model_free(m);
@@ -122,9 +117,8 @@ static void test_init(void **state)
 {
     const struct fixture *f = *state;
     const struct model_spec plain = tiny_base();
-    struct err err = {0};
     struct model *alone = NULL;
-    OK(model_new(&plain, &alone, &err));
+    OK(model_new(&plain, &alone, err));
     float *whole = model_flat_new(f->m), *flat = model_flat_new(alone);
     model_init(f->m, 77, whole);
     model_init(alone, 77, flat);
@@ -151,10 +145,9 @@ static void base_is_by_itself(struct fixture *f)
 {
     const struct model *m = f->m;
     struct model_spec plain = m->spec;
-    struct err err = {0};
     struct model *alone = NULL;
     plain.upscaler = (struct model_upscaler){0};
-    OK(model_new(&plain, &alone, &err));
+    OK(model_new(&plain, &alone, err));
     float *flat = model_flat_new(alone), all[B], base[B], want[B];
     uint8_t low[B * SMALL];
     for (size_t i = 0; i < alone->n; i++)
@@ -168,8 +161,8 @@ static void base_is_by_itself(struct fixture *f)
     const struct net_options opt = {NET_TRAIN, NET_F32, B, .label_dropout = 0.5,
                                     .encoders = f->encoders};
     struct net *both = make(f, opt), *one = NULL;
-    OK(net_new(f->dev, alone, &opt, &one, &err));
-    OK(weights_set(one->weights, flat, &err));
+    OK(net_new(f->dev, alone, &opt, &one, err));
+    OK(weights_set(one->weights, flat, err));
     (void)sum_of(both, &f->batch, true, &(struct net_result){.losses = all, .base = base});
     (void)sum_of(one, &small, true, &(struct net_result){.losses = want});
     assert_memory_equal(base, want, sizeof want);
@@ -189,10 +182,9 @@ static void test_base_is_a_network_by_itself(void **state)
 {
     struct fixture *f = *state, g = *f;
     struct model_spec spec = tiny_cascade();
-    struct err err = {0};
     base_is_by_itself(f);
     spec.self_condition = true;
-    OK(model_new(&spec, &g.m, &err));
+    OK(model_new(&spec, &g.m, err));
     g.flat = tiny_weights(g.m, 5);
     g.batch.estimate = true;
     base_is_by_itself(&g);
@@ -218,9 +210,8 @@ static void open_captioned(const struct fixture *from, struct tiny_encoders *e, 
                                             5, 8, 9, 7, 9, 3, 2, 3, 8, 4},
                                  lengths[B] = {5, 1, 3, 2};
     const struct model_spec spec = captioned_cascade();
-    struct err err = {0};
     *ret = *from;
-    OK(model_new(&spec, &ret->m, &err));
+    OK(model_new(&spec, &ret->m, err));
     ret->flat = tiny_weights(ret->m, 5);
     ret->batch.captions = ids;
     ret->batch.caption_lengths = lengths;
@@ -286,7 +277,6 @@ static void test_samples_of_captions(void **state)
 {
     struct tiny_encoders e;
     struct fixture g;
-    struct err err = {0};
     struct dit_rows rows = {0};
     uint8_t low[2 * SMALL], images[2][2 * LARGE];
     float states[3 * TOKENS * 10];
@@ -296,17 +286,17 @@ static void test_samples_of_captions(void **state)
     open_captioned(*state, &e, &g);
     rng_fill_normal(5, 6, 0, states, sizeof states / sizeof *states, 0.0f, 1.0f);
     struct net *n = make(&g, (struct net_options){NET_FORWARD, NET_F32});
-    OK(cascade_sample(n, &opt, &captions, labels, 2, images[0], low, &err));
+    OK(cascade_sample(n, &opt, &captions, labels, 2, images[0], low, err));
     uint8_t alone[2 * SMALL];
-    OK(dit_rows_open(&rows, cascade_chain(n, 0), &err));
+    OK(dit_rows_open(&rows, cascade_chain(n, 0), err));
     dit_rows_captions(&rows, &captions);
     const struct sample_source src = sample_of_dit(&rows);
-    OK(sample_run(&src, &opt, labels, 2, alone, &err));
+    OK(sample_run(&src, &opt, labels, 2, alone, err));
     assert_memory_equal(low, alone, sizeof low);
     dit_rows_close(&rows);
     /* What is asked for is drawn. */
     const int32_t same[2] = {1, 1};
-    OK(cascade_sample(n, &opt, &captions, same, 2, images[1], low, &err));
+    OK(cascade_sample(n, &opt, &captions, same, 2, images[1], low, err));
     assert_memory_equal(images[0], images[1], LARGE);
     assert_memory_not_equal(images[0] + LARGE, images[1] + LARGE, LARGE);
     net_free(n);
@@ -362,14 +352,13 @@ static void test_modes_and_pieces_agree(void **state)
         assert_true(sums[i] == sums[0]);
         assert_memory_equal(n[i]->weights->g, n[0]->weights->g, flat * sizeof(float));
     }
-    struct err err = {0};
-    OK(net_load(n[1], &f->batch, 1.0f, &err));
+    OK(net_load(n[1], &f->batch, 1.0f, err));
     for (unsigned i = 0; i < B; i += 2) {
         const struct net_micro micro = {.from = i, .count = 2, .first = i == 0, .backward = true};
-        OK(net_forward(n[1], NULL, 0, &micro, &err));
-        OK(net_backward(n[1], NULL, 0, &err));
+        OK(net_forward(n[1], NULL, 0, &micro, err));
+        OK(net_backward(n[1], NULL, 0, err));
     }
-    OK(weights_sync(n[1]->weights, &err));
+    OK(weights_sync(n[1]->weights, err));
     for (uint64_t i = 0; i < flat; i++)
         assert_true(fabsf(n[1]->weights->g[i] - n[0]->weights->g[i]) <=
                     1e-4f * (1.0f + fabsf(n[0]->weights->g[i])));
@@ -399,11 +388,10 @@ static void test_told(void **state)
 
 static void draw(struct fixture *f, int batch, int count, uint8_t *images, uint8_t *low)
 {
-    struct err err = {0};
     static const int32_t labels[5] = {0, 1, 2, 1, 0};
     struct net *n = make(f, (struct net_options){NET_FORWARD, NET_F32, batch});
     const struct sample_options opt = {.steps = 4, .guidance = 1.5f, .seed = 3};
-    OK(cascade_sample(n, &opt, NULL, labels, count, images, low, &err));
+    OK(cascade_sample(n, &opt, NULL, labels, count, images, low, err));
     net_free(n);
 }
 

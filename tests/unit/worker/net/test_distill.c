@@ -39,10 +39,9 @@ static int begin(void *arg, int expert, struct err *err)
 static int setup(void **state)
 {
     static struct fixture f = {.stop_at = -1};
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     for (int k = 0; k < K; k++)
         f.flat[k] = tiny_weights(f.m, 20 + (uint64_t)k);
     *state = &f;
@@ -61,7 +60,6 @@ static int teardown(void **state)
 
 static struct experts *make_experts(struct fixture *f, int room, int batch)
 {
-    struct err err = {0};
     struct experts *x = NULL;
     struct experts_options opt = {
         .count = K,
@@ -72,7 +70,7 @@ static struct experts *make_experts(struct fixture *f, int room, int batch)
         .load = load,
         .begin = begin,
     };
-    OK(experts_new(f->dev, f->m, &opt, &x, &err));
+    OK(experts_new(f->dev, f->m, &opt, &x, err));
     assert_int_equal(experts_room(x), room < 1 ? 1 : room > K ? K : room);
     memset(f->loaded, 0, sizeof f->loaded);
     return x;
@@ -80,12 +78,11 @@ static struct experts *make_experts(struct fixture *f, int room, int batch)
 
 static struct net *make_student(struct fixture *f, enum net_mode mode, const float *flat)
 {
-    struct err err = {0};
     struct net *net = NULL;
     struct net_options opt = {
         .mode = mode, .precision = NET_F32, .batch = N, .label_dropout = 0.3, .distill = true};
-    OK(net_new(f->dev, f->m, &opt, &net, &err));
-    OK(weights_set(net->weights, flat, &err));
+    OK(net_new(f->dev, f->m, &opt, &net, err));
+    OK(weights_set(net->weights, flat, err));
     return net;
 }
 
@@ -115,13 +112,12 @@ static void prepare(const struct fixture *f, struct lesson *l)
 static void velocity(struct fixture *f, const float *flat, const float *x, float t, int32_t label,
                      float *v)
 {
-    struct err err = {0};
     struct dit *d = NULL;
-    OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, 1}, &d, &err));
-    OK(weights_set(dit_weights(d), flat, &err));
+    OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, 1}, &d, err));
+    OK(weights_set(dit_weights(d), flat, err));
     OK(dit_forward(d, NULL, 0,
-                   &(struct dit_io){.B = 1, .x = x, .t = &t, .labels = &label, .pred = v}, &err));
-    OK(weights_sync(dit_weights(d), &err));
+                   &(struct dit_io){.B = 1, .x = x, .t = &t, .labels = &label, .pred = v}, err));
+    OK(weights_sync(dit_weights(d), err));
     dit_free(d);
 }
 
@@ -130,7 +126,6 @@ static void velocity(struct fixture *f, const float *flat, const float *x, float
 static void test_by_hand(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct lesson l;
     struct flow_matching flow;
     float losses[N], *mine = tiny_weights(f->m, 7);
@@ -139,13 +134,13 @@ static void test_by_hand(void **state)
     struct experts *x = make_experts(f, K, 3);
     struct net *student = make_student(f, NET_TRAIN, mine);
     const struct mix_experts teachers = experts_mix(x);
-    OK(distill_teach(student, &teachers, &err));
+    OK(distill_teach(student, &teachers, err));
     OK(net_loss(student, &l.batch, true, 1.0f / N, true, &(struct net_result){.losses = losses},
-                &err));
+                err));
 
-    OK(flow_matching_init(&flow, student->weights, &student->opt, &err));
-    OK(flow_matching_load(&flow, &l.batch, &err));
-    OK(flow_matching_mix(&flow, 0, l.batch.count, &err));
+    OK(flow_matching_init(&flow, student->weights, &student->opt, err));
+    OK(flow_matching_load(&flow, &l.batch, err));
+    OK(flow_matching_mix(&flow, 0, l.batch.count, err));
     for (int i = 0; i < N; i++) {
         float ours[VALUES], theirs[VALUES];
         const float *xt = flow.d_xt + i * VALUES;
@@ -169,7 +164,6 @@ static void test_by_hand(void **state)
 static void test_at_the_goal(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct lesson l;
     float losses[N];
     prepare(f, &l);
@@ -178,9 +172,9 @@ static void test_at_the_goal(void **state)
     struct experts *x = make_experts(f, 1, N);
     struct net *student = make_student(f, NET_TRAIN, f->flat[1]);
     const struct mix_experts teachers = experts_mix(x);
-    OK(distill_teach(student, &teachers, &err));
+    OK(distill_teach(student, &teachers, err));
     OK(net_loss(student, &l.batch, true, 1.0f / N, true, &(struct net_result){.losses = losses},
-                &err));
+                err));
     for (int i = 0; i < N; i++)
         assert_true(losses[i] == 0);
     for (uint64_t i = 0; i < f->m->flat; i++)
@@ -200,12 +194,11 @@ static void test_captions(void **state)
     struct fixture g = *(struct fixture *)*state;
     const struct model_spec spec = tiny_captioned();
     struct tiny_encoders e;
-    struct err err = {0};
     struct net *student = NULL;
     int32_t ids[N * 5], lengths[N], partitions[N] = {0};
     uint64_t keys[N] = {1, 2, 3, 4, 5, 6, 7, 8};
     float losses[N];
-    OK(model_new(&spec, &g.m, &err));
+    OK(model_new(&spec, &g.m, err));
     for (int k = 0; k < K; k++)
         g.flat[k] = tiny_weights(g.m, 20 + (uint64_t)k);
     tiny_captions(&spec, 0, N, images, ids, lengths);
@@ -223,11 +216,11 @@ static void test_captions(void **state)
                                     .encoders = tiny_encoders(&e, &spec, DT_F32)};
     struct experts *x = make_experts(&g, 1, 5);
     const struct mix_experts teachers = experts_mix(x);
-    OK(net_new(g.dev, g.m, &opt, &student, &err));
-    OK(distill_teach(student, &teachers, &err));
+    OK(net_new(g.dev, g.m, &opt, &student, err));
+    OK(distill_teach(student, &teachers, err));
     for (int k = 0; k < 2; k++) {
-        OK(weights_set(student->weights, g.flat[k], &err));
-        OK(net_loss(student, &b, true, 1, false, &(struct net_result){.losses = losses}, &err));
+        OK(weights_set(student->weights, g.flat[k], err));
+        OK(net_loss(student, &b, true, 1, false, &(struct net_result){.losses = losses}, err));
         for (int i = 0; i < N; i++)
             assert_true(k ? losses[i] > 0.01f : losses[i] < 1e-9f);
     }
@@ -240,7 +233,6 @@ static void test_captions(void **state)
 
 static double train(struct fixture *f, int room, int batch, float *end, double *ret_first)
 {
-    struct err err = {0};
     struct lesson l;
     struct trainer *t = NULL;
     struct train_options opt = tiny_options();
@@ -255,16 +247,16 @@ static double train(struct fixture *f, int room, int batch, float *end, double *
     struct net *net = NULL;
     struct experts *x = make_experts(f, room, batch);
     const struct mix_experts teachers = experts_mix(x);
-    OK(net_new(f->dev, f->m, &nopt, &net, &err));
-    OK(distill_teach(net, &teachers, &err));
-    OK(trainer_new(net, &opt, &t, &err));
-    OK(trainer_set(t, start, &err));
+    OK(net_new(f->dev, f->m, &nopt, &net, err));
+    OK(distill_teach(net, &teachers, err));
+    OK(trainer_new(net, &opt, &t, err));
+    OK(trainer_set(t, start, err));
     for (int i = 0; i < 30; i++) {
-        OK(trainer_step(t, &l.batch, &r, &err));
+        OK(trainer_step(t, &l.batch, &r, err));
         if (i == 0)
             *ret_first = r.loss;
     }
-    OK(trainer_get(t, end, &err));
+    OK(trainer_get(t, end, err));
     trainer_free(t);
     experts_free(x);
     mem_free(start);
@@ -293,7 +285,7 @@ static void test_training(void **state)
 static void test_refusals(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
+    struct err e = {0};
     struct lesson l;
     float losses[N];
     struct net_result r = {.losses = losses};
@@ -302,26 +294,26 @@ static void test_refusals(void **state)
     prepare(f, &l);
     struct experts *x = make_experts(f, K, N);
     struct mix_experts teachers = experts_mix(x);
-    OK(net_new(f->dev, f->m, &opt, &plain, &err));
-    assert_int_equal(distill_teach(plain, &teachers, &err), -EINVAL);
+    OK(net_new(f->dev, f->m, &opt, &plain, err));
+    assert_int_equal(distill_teach(plain, &teachers, &e), -EINVAL);
     net_free(plain);
 
     struct net *student = make_student(f, NET_FORWARD, f->flat[0]);
-    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &err), -EINVAL);
-    OK(distill_teach(student, &teachers, &err));
-    OK(net_loss(student, &l.batch, false, 0, false, &r, &err));
+    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &e), -EINVAL);
+    OK(distill_teach(student, &teachers, err));
+    OK(net_loss(student, &l.batch, false, 0, false, &r, err));
     l.partitions[3] = K;
-    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &err), -EINVAL);
-    assert_non_null(strstr(err.msg, "sample 3 is of partition 3"));
+    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &e), -EINVAL);
+    assert_non_null(strstr(e.msg, "sample 3 is of partition 3"));
     l.partitions[3] = 0;
     l.batch.partitions = NULL;
-    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &err), -EINVAL);
+    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &e), -EINVAL);
     l.batch.partitions = l.partitions;
     f->stop_at = 2;
-    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &err), -ERR_CANCELLED);
+    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &e), -ERR_CANCELLED);
     f->stop_at = -1;
-    OK(distill_teach(student, NULL, &err));
-    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &err), -EINVAL);
+    OK(distill_teach(student, NULL, err));
+    assert_int_equal(net_loss(student, &l.batch, false, 0, false, &r, &e), -EINVAL);
     net_free(student);
     experts_free(x);
 }

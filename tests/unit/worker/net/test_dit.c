@@ -27,11 +27,10 @@ struct fixture {
 static int setup(void **state, struct model_spec spec)
 {
     static struct fixture f;
-    struct err err = {0};
     f = (struct fixture){
         .t = {0.13f, 0.5f, 0.94f}, .labels = {2, 3, 0}, .lengths = {3, 1, spec.caption_tokens}};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     f.flat = tiny_weights(f.m, 5);
     f.n = (int64_t)B * spec.channels * spec.image * spec.image;
     f.x = mem_alloc_array((size_t)f.n, sizeof(float));
@@ -93,11 +92,10 @@ static int teardown(void **state)
 
 static struct dit *make(struct fixture *f, enum net_mode mode, enum net_precision precision)
 {
-    struct err err = {0};
     struct dit *d = NULL;
     struct net_options opt = {.mode = mode, .precision = precision, .batch = B};
-    OK(dit_new(f->dev, f->m, &opt, &d, &err));
-    OK(weights_set(dit_weights(d), f->flat, &err));
+    OK(dit_new(f->dev, f->m, &opt, &d, err));
+    OK(weights_set(dit_weights(d), f->flat, err));
     return d;
 }
 
@@ -118,20 +116,18 @@ static struct dit_io io_of(const struct fixture *f, struct dit *d, float *pred)
 
 static void backward(const struct fixture *f, struct dit *d, bool first)
 {
-    struct err err = {0};
     const struct dit_io io = io_of(f, d, NULL);
     if (first)
         weights_zero_grads(dit_weights(d));
-    OK(dit_backward(d, NULL, 0, &io, first, &err));
-    OK(weights_sync(dit_weights(d), &err));
+    OK(dit_backward(d, NULL, 0, &io, first, err));
+    OK(weights_sync(dit_weights(d), err));
 }
 
 static double loss(struct fixture *f, struct dit *d, float *pred)
 {
-    struct err err = {0};
     const struct dit_io io = io_of(f, d, pred);
-    OK(dit_forward(d, NULL, 0, &io, &err));
-    OK(weights_sync(dit_weights(d), &err));
+    OK(dit_forward(d, NULL, 0, &io, err));
+    OK(weights_sync(dit_weights(d), err));
     double sum = 0;
     for (int64_t i = 0; i < f->n; i++)
         sum += (double)pred[i] * (double)f->r[i];

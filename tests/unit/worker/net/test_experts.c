@@ -39,16 +39,15 @@ static int begin(void *arg, int expert, struct err *err)
 static int setup(void **state)
 {
     (void)state;
-    struct err err = {0};
     const struct model_spec spec = tiny_spec();
     float x[ROWS * VALUES];
     f = (struct fixture){.broken = -1, .stop_at = -1};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     for (int k = 0; k < K; k++)
         f.flat[k] = tiny_weights(f.m, 20 + (uint64_t)k);
     rng_fill_normal(1, 2, 0, x, ROWS * VALUES, 0.0f, 1.0f);
-    OK(f.dev->ops->alloc(f.dev, sizeof x, (void **)&f.x, &err));
+    OK(f.dev->ops->alloc(f.dev, sizeof x, (void **)&f.x, err));
     memcpy(f.x, x, sizeof x); /* the device is this CPU */
     return 0;
 }
@@ -67,7 +66,6 @@ static int teardown(void **state)
 /* Room for `room` networks, and for almost one more. */
 static struct experts *make(int room)
 {
-    struct err err = {0};
     struct experts *x = NULL;
     const uint64_t bytes = weights_bytes(f.m, DT_F32, false);
     const struct experts_options opt = {.count = K,
@@ -76,7 +74,7 @@ static struct experts *make(int room)
                                         .memory_bytes = (uint64_t)(room + 1) * bytes - 1,
                                         .load = load,
                                         .begin = begin};
-    OK(experts_new(f.dev, f.m, &opt, &x, &err));
+    OK(experts_new(f.dev, f.m, &opt, &x, err));
     return x;
 }
 
@@ -128,19 +126,18 @@ static void test_room(void **state)
 static void test_loaded_ones_first_then_in_place_of_the_oldest(void **state)
 {
     (void)state;
-    struct err err = {0};
     static float v[K * ROWS * VALUES];
     struct experts *x = make(2);
-    OK(run(x, (const int[]){0, 1}, 2, v, &err));
+    OK(run(x, (const int[]){0, 1}, 2, v, err));
     LOADED(0, 1);
-    OK(run(x, (const int[]){0}, 1, v, &err)); /* 1 is the oldest now */
+    OK(run(x, (const int[]){0}, 1, v, err)); /* 1 is the oldest now */
     assert_int_equal(f.n_loaded, 0);
-    OK(run(x, (const int[]){0, 2}, 2, v, &err));
+    OK(run(x, (const int[]){0, 2}, 2, v, err));
     LOADED(2);
-    OK(run(x, (const int[]){1, 2}, 2, v, &err));
+    OK(run(x, (const int[]){1, 2}, 2, v, err));
     RAN(2, 1);
     LOADED(1);
-    OK(run(x, (const int[]){1, 2}, 2, v, &err));
+    OK(run(x, (const int[]){1, 2}, 2, v, err));
     RAN(1, 2);
     assert_int_equal(f.n_loaded, 0);
     assert_int_equal(experts_loads(x), 4);
@@ -150,18 +147,17 @@ static void test_loaded_ones_first_then_in_place_of_the_oldest(void **state)
 static void test_same_bits_in_any_room(void **state)
 {
     (void)state;
-    struct err err = {0};
     static float all[K * ROWS * VALUES], v[K * ROWS * VALUES];
     const size_t each = ROWS * VALUES;
     struct experts *x = make(K);
-    OK(run(x, (const int[]){0, 1, 2, 3}, K, all, &err));
+    OK(run(x, (const int[]){0, 1, 2, 3}, K, all, err));
     assert_memory_not_equal(all, all + each, each * sizeof *all);
     experts_free(x);
     for (int room = 1; room < K; room++) {
         x = make(room);
         for (int turn = 0; turn < 2; turn++) {
             memset(v, 0, sizeof v);
-            OK(run(x, (const int[]){0, 1, 2, 3}, K, v, &err));
+            OK(run(x, (const int[]){0, 1, 2, 3}, K, v, err));
             assert_memory_equal(v, all, sizeof v);
         }
         experts_free(x);
@@ -172,18 +168,18 @@ static void test_same_bits_in_any_room(void **state)
 static void test_failures(void **state)
 {
     (void)state;
-    struct err err = {0};
+    struct err e = {0};
     static float before[ROWS * VALUES], v[2 * ROWS * VALUES];
     struct experts *x = make(1);
-    OK(run(x, (const int[]){0}, 1, before, &err));
+    OK(run(x, (const int[]){0}, 1, before, err));
     f.broken = 1;
-    assert_int_equal(run(x, (const int[]){1}, 1, v, &err), -ERR_FORMAT);
-    assert_string_equal(err.msg, "expert 1 cannot be read");
+    assert_int_equal(run(x, (const int[]){1}, 1, v, &e), -ERR_FORMAT);
+    assert_string_equal(e.msg, "expert 1 cannot be read");
     f.stop_at = 2;
-    assert_int_equal(run(x, (const int[]){2, 3}, 2, v, &err), -ERR_CANCELLED);
-    assert_string_equal(err.msg, "stopped");
+    assert_int_equal(run(x, (const int[]){2, 3}, 2, v, &e), -ERR_CANCELLED);
+    assert_string_equal(e.msg, "stopped");
     assert_int_equal(f.n_loaded + f.n_ran, 0);
-    OK(run(x, (const int[]){0}, 1, v, &err));
+    OK(run(x, (const int[]){0}, 1, v, err));
     assert_int_equal(f.n_loaded, 0);
     assert_memory_equal(v, before, sizeof before);
     assert_int_equal(experts_loads(x), 1);

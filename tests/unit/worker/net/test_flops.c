@@ -32,8 +32,7 @@ static int count_attention(struct device *dev, const struct attention_fwd *p, st
 
 static int setup(void **state)
 {
-    struct err err = {0};
-    OK(device_open("cpu-ref", 1, &counter.cpu, &err));
+    OK(device_open("cpu-ref", 1, &counter.cpu, err));
     counter.dev = *counter.cpu;
     counter.ops = *counter.cpu->ops;
     counter.ops.matmul = count_matmul;
@@ -88,7 +87,6 @@ static void fill(struct input *in, const struct model_spec *s)
 /* Runs a batch; products and attention say what was asked of the device. */
 static void run(const struct model *m, const struct batch *b, bool backward)
 {
-    struct err err = {0};
     struct tiny_encoders e;
     struct net_options opt = {
         .mode = backward ? NET_TRAIN : NET_FORWARD, .precision = NET_F32, .batch = COUNT};
@@ -97,10 +95,10 @@ static void run(const struct model *m, const struct batch *b, bool backward)
     struct net_result none = {0};
     struct net *n;
     float *flat = tiny_weights(m, 5);
-    OK(net_new(&counter.dev, m, &opt, &n, &err));
-    OK(weights_set(n->weights, flat, &err));
+    OK(net_new(&counter.dev, m, &opt, &n, err));
+    OK(weights_set(n->weights, flat, err));
     products = attention = 0;
-    OK(net_loss(n, b, true, 1.0f, backward, &none, &err));
+    OK(net_loss(n, b, true, 1.0f, backward, &none, err));
     net_free(n);
     mem_free(flat);
 }
@@ -109,10 +107,9 @@ static void run(const struct model *m, const struct batch *b, bool backward)
  * nobody asks for: `spared`, of the network's inputs. */
 static void as_computed(const struct model_spec *s, double spared)
 {
-    struct err err = {0};
     struct input in;
     struct model *m;
-    OK(model_new(s, &m, &err));
+    OK(model_new(s, &m, err));
     fill(&in, s);
     run(m, &in.batch, false);
     const double forward = products;
@@ -168,12 +165,11 @@ static void llama(void **state)
 /* Packed texts are texts of their own, padding is nothing. */
 static void packed(void **state)
 {
-    struct err err = {0};
     const struct model_spec s = tiny_llama();
     static const int32_t start[2 * SEQ] = {0, 0, 0, 3, 3, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0};
     const struct batch b = {.count = 2, .seq = SEQ, .tokens = start, .start = start};
     struct model *m;
-    OK(model_new(&s, &m, &err));
+    OK(model_new(&s, &m, err));
     const double want = flops_forward(m, 1, 3) + flops_forward(m, 1, 2) + flops_forward(m, 1, SEQ);
     assert_true(fabs(flops_step(m, &b) - 3 * want) < 1e-9 * want);
     assert_true(want < flops_forward(m, 2, SEQ));
@@ -184,7 +180,6 @@ static void packed(void **state)
  * twice as many outputs; ours have 3, and as many outputs. */
 static void in_print(void **state)
 {
-    struct err err = {0};
     struct model *m;
     const struct model_spec xl = {.channels = 3,
                                   .image = 32,
@@ -195,7 +190,7 @@ static void in_print(void **state)
                                   .mlp = 4608,
                                   .classes = 1000,
                                   .cut = {.n_levels = 1}};
-    OK(model_new(&xl, &m, &err));
+    OK(model_new(&xl, &m, err));
     const double theirs = 118.64e9 - 256.0 * 1152 * (16 + 32 - 12 - 12);
     assert_true(fabs(flops_forward(m, 1, 0) / 2 - theirs) < 0.005 * 118.64e9 / 10);
     model_free(m);
@@ -203,7 +198,7 @@ static void in_print(void **state)
     /* PaLM's 6N + 12LHQT per token, N without the embedding that is looked up. */
     struct model_spec s = tiny_llama();
     s.dim = 64, s.heads = s.kv_heads = 4, s.mlp = 256, s.vocab = 1000, s.context = 128;
-    OK(model_new(&s, &m, &err));
+    OK(model_new(&s, &m, err));
     uint64_t vectors = (uint64_t)s.dim * (2u * (unsigned)s.depth + 1); /* of the norms */
     double n = (double)(m->params - vectors - (uint64_t)s.vocab * (uint64_t)s.dim);
     double palm = 6 * n + 12.0 * s.depth * s.dim * 128;

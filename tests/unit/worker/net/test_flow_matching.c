@@ -24,12 +24,11 @@ static struct fixture {
 static int setup(void **state)
 {
     (void)state;
-    struct err err = {0};
     const struct model_spec spec = tiny_spec();
     f = (struct fixture){.keys = {50, 7, 1000, 3, 4, 5}};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
-    OK(weights_init(&f.w, f.dev, f.m, DT_F32, false, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
+    OK(weights_init(&f.w, f.dev, f.m, DT_F32, false, err));
     tiny_batch(&spec, 0, B, f.images, f.labels);
     f.batch = (struct batch){
         .count = B, .images = f.images, .labels = f.labels, .seed = 9, .keys = f.keys};
@@ -49,18 +48,16 @@ static int teardown(void **state)
 
 static void load(struct net_options opt)
 {
-    struct err err = {0};
     flow_matching_release(&f.flow);
     opt.batch = opt.batch ? opt.batch : B;
-    OK(flow_matching_init(&f.flow, &f.w, &opt, &err));
-    OK(flow_matching_load(&f.flow, &f.batch, &err));
+    OK(flow_matching_init(&f.flow, &f.w, &opt, err));
+    OK(flow_matching_load(&f.flow, &f.batch, err));
 }
 
 static void mix(unsigned from, unsigned count)
 {
-    struct err err = {0};
-    OK(flow_matching_mix(&f.flow, from, count, &err));
-    OK(weights_sync(&f.w, &err));
+    OK(flow_matching_mix(&f.flow, from, count, err));
+    OK(weights_sync(&f.w, err));
 }
 
 /* x_t = (1-t) x0 + t eps, target = eps - x0, with pixels of -1 to 1. */
@@ -185,15 +182,14 @@ static void test_labels(void **state)
 static void test_labels_of_a_router(void **state)
 {
     (void)state;
-    struct err err = {0};
     struct model *m;
     struct weights w;
     const struct model_spec spec = tiny_router();
-    OK(model_new(&spec, &m, &err));
-    OK(weights_init(&w, f.dev, m, DT_F32, false, &err));
-    OK(flow_matching_init(&f.flow, &w, &(struct net_options){.batch = B}, &err));
+    OK(model_new(&spec, &m, err));
+    OK(weights_init(&w, f.dev, m, DT_F32, false, err));
+    OK(flow_matching_init(&f.flow, &w, &(struct net_options){.batch = B}, err));
     f.labels[0] = 100;
-    OK(flow_matching_load(&f.flow, &f.batch, &err));
+    OK(flow_matching_load(&f.flow, &f.batch, err));
     for (int i = 0; i < B; i++)
         assert_int_equal(f.flow.labels[i], 0);
     flow_matching_release(&f.flow);
@@ -219,12 +215,11 @@ static struct captioned {
 static int setup_captions(void **state)
 {
     (void)state;
-    struct err err = {0};
     const struct model_spec spec = tiny_captioned();
     (void)setup(state);
     memset(&c, 0, sizeof c);
-    OK(model_new(&spec, &c.m, &err));
-    OK(weights_init(&c.w, f.dev, c.m, DT_F32, false, &err));
+    OK(model_new(&spec, &c.m, err));
+    OK(weights_init(&c.w, f.dev, c.m, DT_F32, false, err));
     tiny_captions(&spec, 0, B, c.images, c.ids, c.lengths);
     c.batch = (struct batch){.count = B,
                              .images = c.images,
@@ -245,14 +240,13 @@ static int teardown_captions(void **state)
 
 static void load_captions(double dropout)
 {
-    struct err err = {0};
     const struct net_options opt = {
         .batch = B, .label_dropout = dropout, .encoders = tiny_encoders(&c.e, &c.m->spec, DT_F32)};
     flow_matching_release(&c.flow);
-    OK(flow_matching_init(&c.flow, &c.w, &opt, &err));
-    OK(flow_matching_load(&c.flow, &c.batch, &err));
-    OK(flow_matching_mix(&c.flow, 0, B, &err));
-    OK(weights_sync(&c.w, &err));
+    OK(flow_matching_init(&c.flow, &c.w, &opt, err));
+    OK(flow_matching_load(&c.flow, &c.batch, err));
+    OK(flow_matching_mix(&c.flow, 0, B, err));
+    OK(weights_sync(&c.w, err));
 }
 
 static float widened(uint16_t h)

@@ -1,25 +1,14 @@
 /* Drawing tokens, and texts that grow beyond the context. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "common/base/err.h"
+#include "tests/unit/ok.h"
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "worker/net/generate.h"
 #include "worker/net/llama.h"
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
 
 enum { CONTEXT = 16, VOCAB = TOKENIZER_BYTES_VOCAB, DIM = 8 };
 
@@ -33,7 +22,6 @@ struct fixture {
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = {0};
     struct model_spec spec = {.kind = MODEL_LLAMA,
                               .dim = DIM,
                               .depth = 2,
@@ -46,13 +34,13 @@ static int setup(void **state)
                               .norm_eps = 1e-5f,
                               .cut = {.n_levels = 1}};
     struct net_options opt = {.mode = NET_FORWARD, .precision = NET_F32, .batch = 1};
-    OK(device_open("cpu", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     float *flat = model_flat_new(f.m);
     for (size_t i = 0; i < f.m->n; i++)
         rng_fill_normal(8, i, 0, flat + f.m->tensors[i].offset, f.m->tensors[i].count, 0.0f, 1.0f);
-    OK(net_new(f.dev, f.m, &opt, &f.net, &err));
-    OK(weights_set(f.net->weights, flat, &err));
+    OK(net_new(f.dev, f.m, &opt, &f.net, err));
+    OK(weights_set(f.net->weights, flat, err));
     mem_free(flat);
     f.l = llama_of(f.net);
     *state = &f;
@@ -148,7 +136,6 @@ static int take(void *arg, uint32_t id, unsigned done)
 /* The likeliest token after ids, from the whole text at once. */
 static uint32_t follow(struct fixture *f, const uint32_t *ids, int n)
 {
-    struct err err = {0};
     int32_t tokens[CONTEXT + 1], start[CONTEXT], target[CONTEXT], pos[CONTEXT];
     float *logits = mem_alloc_array(CONTEXT * VOCAB, sizeof *logits);
     for (int i = 0; i < n; i++) {
@@ -164,7 +151,7 @@ static uint32_t follow(struct fixture *f, const uint32_t *ids, int n)
                       .start = start,
                       .target = target,
                       .pos = pos};
-    OK(llama_logits(f->l, &b, logits, &err));
+    OK(llama_logits(f->l, &b, logits, err));
     const uint32_t id = generate_draw(logits + (n - 1) * VOCAB, VOCAB,
                                       &(struct generate_options){.temperature = 0}, 0, NULL);
     mem_free(logits);
@@ -176,11 +163,10 @@ static uint32_t follow(struct fixture *f, const uint32_t *ids, int n)
 static void test_greedy(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     const uint32_t prompt[] = {256, 'a', 'b', 'c'};
     const struct generate_options opt = {.tokens = 2 * CONTEXT, .temperature = 0, .top_p = 1};
     struct made made = {0};
-    OK(generate_tokens(f->l, prompt, 4, -1, &opt, take, &made, &err));
+    OK(generate_tokens(f->l, prompt, 4, -1, &opt, take, &made, err));
     assert_int_equal(made.n, opt.tokens);
 
     uint32_t window[CONTEXT];
@@ -199,26 +185,26 @@ static void test_greedy(void **state)
 static void test_ends(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
+    struct err e = {0};
     const uint32_t prompt[CONTEXT + 5] = {256, 'x', [CONTEXT + 4] = 'y'};
     const struct generate_options opt = {.tokens = 10, .temperature = 1, .top_p = 0.9f, .seed = 2};
     struct made all = {0}, made = {0}, again = {0};
-    OK(generate_tokens(f->l, prompt, CONTEXT + 5, -1, &opt, take, &all, &err));
-    OK(generate_tokens(f->l, prompt, CONTEXT + 5, -1, &opt, take, &again, &err));
+    OK(generate_tokens(f->l, prompt, CONTEXT + 5, -1, &opt, take, &all, err));
+    OK(generate_tokens(f->l, prompt, CONTEXT + 5, -1, &opt, take, &again, err));
     assert_memory_equal(all.ids, again.ids, sizeof all.ids);
 
     unsigned first = 0; /* the end of the text is not given out */
     while (all.ids[first] != all.ids[4])
         first++;
-    OK(generate_tokens(f->l, prompt, CONTEXT + 5, (int32_t)all.ids[4], &opt, take, &made, &err));
+    OK(generate_tokens(f->l, prompt, CONTEXT + 5, (int32_t)all.ids[4], &opt, take, &made, err));
     assert_int_equal(made.n, first);
 
     made = (struct made){.stop_after = 3, .stop_with = 1};
-    OK(generate_tokens(f->l, prompt, 2, -1, &opt, take, &made, &err));
+    OK(generate_tokens(f->l, prompt, 2, -1, &opt, take, &made, err));
     assert_int_equal(made.n, 3);
     made = (struct made){.stop_after = 2, .stop_with = -ERR_CANCELLED};
-    assert_int_equal(generate_tokens(f->l, prompt, 2, -1, &opt, take, &made, &err), -ERR_CANCELLED);
-    assert_int_equal(generate_tokens(f->l, prompt, 0, -1, &opt, take, &made, &err), -EINVAL);
+    assert_int_equal(generate_tokens(f->l, prompt, 2, -1, &opt, take, &made, &e), -ERR_CANCELLED);
+    assert_int_equal(generate_tokens(f->l, prompt, 0, -1, &opt, take, &made, &e), -EINVAL);
 }
 
 struct text {
@@ -250,11 +236,10 @@ static size_t characters(const char *s, size_t len)
 static void test_text(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct tokenizer *t = tokenizer_bytes();
     const struct generate_options opt = {.tokens = 60, .temperature = 2, .top_p = 1, .seed = 9};
     struct text text = {0};
-    OK(generate_text(f->l, t, "über", &opt, take_text, &text, &err));
+    OK(generate_text(f->l, t, "über", &opt, take_text, &text, err));
     assert_true(text.calls >= 1 && text.len > 0);
     size_t valid = 0; /* lead bytes and the length they promise */
     for (size_t i = 0; i < text.len; valid++) {

@@ -25,12 +25,11 @@ struct fixture {
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = {0};
     const struct model_spec dit = tiny_spec(), router = tiny_router();
     f = (struct fixture){.partitions = {2, 0, 3, 0}, .keys = {50, 7, 1000, 3}};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&dit, &f.dit, &err));
-    OK(model_new(&router, &f.router, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&dit, &f.dit, err));
+    OK(model_new(&router, &f.router, err));
     f.dit_flat = tiny_weights(f.dit, 5);
     f.router_flat = tiny_weights(f.router, 5);
     tiny_batch(&dit, 0, B, f.images, f.labels);
@@ -57,22 +56,20 @@ static int teardown(void **state)
 
 static struct net *make(struct fixture *f, const struct model *m, struct net_options opt)
 {
-    struct err err = {0};
     struct net *n = NULL;
     opt.batch = opt.batch ? opt.batch : B;
-    OK(net_new(f->dev, m, &opt, &n, &err));
-    OK(weights_set(n->weights, m == f->dit ? f->dit_flat : f->router_flat, &err));
+    OK(net_new(f->dev, m, &opt, &n, err));
+    OK(weights_set(n->weights, m == f->dit ? f->dit_flat : f->router_flat, err));
     return n;
 }
 
 /* Sum of the losses; with backward also the gradients of it. */
 static double sum_of(struct net *n, const struct batch *b, bool backward, float *losses)
 {
-    struct err err = {0};
     float own[B];
     struct net_result r = {.losses = losses ? losses : own};
     double sum = 0;
-    OK(net_loss(n, b, true, 1.0f, backward, &r, &err));
+    OK(net_loss(n, b, true, 1.0f, backward, &r, err));
     for (unsigned i = 0; i < b->count; i++)
         sum += (double)r.losses[i];
     return sum;
@@ -135,14 +132,13 @@ static void test_router_modes_agree(void **state)
 static void test_router_accumulates(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     const uint64_t flat = f->router->flat;
     struct net *n = make(f, f->router, (struct net_options){NET_TRAIN, NET_F32});
     float *once = mem_alloc_array(flat, sizeof *once);
     struct net_result none = {0};
     (void)sum_of(n, &f->batch, true, NULL);
     memcpy(once, n->weights->g, flat * sizeof *once);
-    OK(net_loss(n, &f->batch, false, 1.0f, true, &none, &err));
+    OK(net_loss(n, &f->batch, false, 1.0f, true, &none, err));
     for (uint64_t i = 0; i < flat; i++)
         assert_true(fabsf(n->weights->g[i] - 2.0f * once[i]) <= 1e-4f * (1 + fabsf(once[i])));
     mem_free(once);
@@ -153,16 +149,15 @@ static void test_router_accumulates(void **state)
 static void test_router_loss(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct net *n = make(f, f->router, (struct net_options){NET_FORWARD, NET_F32});
     float losses[B], logits[B * 4];
     int32_t best[B];
     struct net_result r = {losses, best};
-    OK(net_loss(n, &f->batch, true, 0.0f, false, &r, &err));
+    OK(net_loss(n, &f->batch, true, 0.0f, false, &r, err));
     const struct flow_matching *flow = &((struct image_net *)n)->flow;
     const struct dit_io io = {.B = B, .x = flow->d_xt, .t = flow->d_t, .pred = logits};
-    OK(dit_forward(net_dit(n), NULL, 0, &io, &err));
-    OK(weights_sync(n->weights, &err));
+    OK(dit_forward(net_dit(n), NULL, 0, &io, err));
+    OK(weights_sync(n->weights, err));
     for (int i = 0; i < B; i++) {
         double sum = 0;
         int most = 0;
@@ -230,20 +225,19 @@ static void test_draws(void **state)
 static void test_hidden(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct net *n = make(f, f->dit, (struct net_options){NET_FORWARD, NET_F32});
     struct net_hidden h;
     struct batch b = f->batch;
     b.labels = NULL;
     b.t = 0.1f;
-    OK(net_hidden(n, &b, &h, &err));
+    OK(net_hidden(n, &b, &h, err));
     assert_int_equal(h.T, 9);
     assert_int_equal(h.C, 12);
     assert_int_equal(h.dt, DT_F32);
     float all[B * 9 * 12];
     memcpy(all, h.x, sizeof all);
     batch_slice(&b, 2, 1, &(struct batch_sizes){.image = VALUES}, &b);
-    OK(net_hidden(n, &b, &h, &err));
+    OK(net_hidden(n, &b, &h, err));
     assert_memory_equal(h.x, all + 2 * 9 * 12, 9 * 12 * sizeof(float));
     net_free(n);
 }
@@ -252,7 +246,6 @@ static void test_hidden(void **state)
 static void test_router_learns(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct train_options opt = tiny_options();
     struct trainer *t = NULL;
     struct device *dev = NULL;
@@ -263,11 +256,11 @@ static void test_router_learns(void **state)
     opt.batch = N;
     opt.accumulate = 2;
     opt.lr = 5e-3;
-    OK(device_open("cpu", 2, &dev, &err));
-    OK(trainer_make(dev, f->router, &opt, &t, &err));
+    OK(device_open("cpu", 2, &dev, err));
+    OK(trainer_make(dev, f->router, &opt, &t, err));
     float *flat = model_flat_new(f->router);
     model_init(f->router, 3, flat);
-    OK(trainer_set(t, flat, &err));
+    OK(trainer_set(t, flat, err));
     for (int i = 0; i < N; i++) {
         partitions[i] = i % 4;
         ids[i] = (uint64_t)i;
@@ -276,12 +269,12 @@ static void test_router_learns(void **state)
     struct batch b = {.count = N, .images = images, .partitions = partitions, .keys = ids};
     struct step_result r = {0};
     for (int i = 0; i < 150; i++)
-        OK(trainer_step(t, &b, &r, &err));
+        OK(trainer_step(t, &b, &r, err));
     assert_true(r.loss < 0.8 * log(4));
     struct eval_sum sum = {0};
     b.seed = 1;
     b.t = 0.2f; /* as often drawn in training */
-    OK(eval_batch(trainer_net(t), &b, &sum, &err));
+    OK(eval_batch(trainer_net(t), &b, &sum, err));
     assert_int_equal(sum.hits, N);
     mem_free(flat);
     trainer_free(t);

@@ -3,25 +3,14 @@
  * text, features. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "common/base/err.h"
+#include "tests/unit/ok.h"
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "worker/net/llama.h"
 #include "worker/fit/means.h"
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
 
 enum { ROWS = 3, SEQ = 10, VOCAB = 19 };
 
@@ -101,12 +90,11 @@ static float *random_weights(const struct model *m)
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = {0};
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(device_open("cpu", 2, &f.fast, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(device_open("cpu", 2, &f.fast, err));
     for (int i = 0; i < 2; i++) {
         struct model_spec spec = spec_of(i == 1);
-        OK(model_new(&spec, &f.m[i], &err));
+        OK(model_new(&spec, &f.m[i], err));
         f.flat[i] = random_weights(f.m[i]);
     }
     fill_texts(&f.texts);
@@ -129,21 +117,19 @@ static int teardown(void **state)
 static struct net *make(struct device *dev, const struct model *m, const float *flat,
                         enum net_mode mode, enum net_precision precision)
 {
-    struct err err = {0};
     struct net *n = NULL;
     struct net_options opt = {.mode = mode, .precision = precision, .batch = ROWS};
-    OK(net_new(dev, m, &opt, &n, &err));
-    OK(weights_set(n->weights, flat, &err));
+    OK(net_new(dev, m, &opt, &n, err));
+    OK(weights_set(n->weights, flat, err));
     return n;
 }
 
 /* Sum of all losses. */
 static double loss(struct net *n, const struct batch *b, bool first, bool backward)
 {
-    struct err err = {0};
     float losses[ROWS * SEQ];
     struct net_result r = {.losses = losses};
-    OK(net_loss(n, b, first, 1.0f, backward, &r, &err));
+    OK(net_loss(n, b, first, 1.0f, backward, &r, err));
     double sum = 0;
     for (unsigned i = 0; i < b->count * b->seq; i++)
         sum += (double)losses[i];
@@ -269,14 +255,13 @@ static void test_slices(void **state)
 {
     struct fixture *f = *state;
     enum { SLICED = 64, BIG = 1 << 18 };
-    struct err err = {0};
     struct model_spec spec = spec_of(false);
     spec.dim = 4;
     spec.heads = spec.kv_heads = spec.depth = 1;
     spec.vocab = BIG;
     spec.context = SLICED;
     struct model *m;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     float *flat = random_weights(m), *whole = mem_alloc_array(m->flat, sizeof *whole);
     struct net *n = make(f->fast, m, flat, NET_TRAIN, NET_F32);
     int32_t tokens[2 * (SLICED + 1)], start[2 * SLICED], target[2 * SLICED], pos[2 * SLICED];
@@ -294,12 +279,12 @@ static void test_slices(void **state)
                            .start = start,
                            .target = target,
                            .pos = pos};
-    OK(net_loss(n, &b, true, 0.5f, true, &(struct net_result){.losses = losses}, &err));
+    OK(net_loss(n, &b, true, 0.5f, true, &(struct net_result){.losses = losses}, err));
     memcpy(whole, n->weights->g, m->flat * sizeof *whole);
     for (unsigned row = 0; row < 2; row++) {
         batch_slice(&b, row, 1, NULL, &one);
         OK(net_loss(n, &one, row == 0, 0.5f, true,
-                    &(struct net_result){.losses = parts + row * SLICED}, &err));
+                    &(struct net_result){.losses = parts + row * SLICED}, err));
     }
     assert_true(difference(parts, losses, 2 * SLICED) < 1e-6);
     assert_true(difference(n->weights->g, whole, m->flat) < 1e-5);
@@ -314,15 +299,14 @@ static void test_slices(void **state)
 static void test_documents_apart(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct net *n = make(f->fast, f->m[0], f->flat[0], NET_FORWARD, NET_F32);
     float before[ROWS * SEQ], after[ROWS * SEQ];
     struct texts t = f->texts;
     t.batch.tokens = t.tokens;
-    OK(net_loss(n, &t.batch, true, 1, false, &(struct net_result){.losses = before}, &err));
+    OK(net_loss(n, &t.batch, true, 1, false, &(struct net_result){.losses = before}, err));
     for (int i = 0; i < 4; i++) /* the first document of row 1 */
         t.tokens[SEQ + 1 + i] = (t.tokens[SEQ + 1 + i] + 7) % VOCAB;
-    OK(net_loss(n, &t.batch, true, 1, false, &(struct net_result){.losses = after}, &err));
+    OK(net_loss(n, &t.batch, true, 1, false, &(struct net_result){.losses = after}, err));
     assert_memory_equal(before, after, SEQ * sizeof *before);
     assert_true(before[SEQ] != after[SEQ]);
     assert_memory_equal(before + SEQ + 4, after + SEQ + 4, (size_t)(2 * SEQ - 4) * sizeof *before);
@@ -340,7 +324,7 @@ static void test_documents_apart(void **state)
                       .start = alone.start,
                       .target = alone.target,
                       .pos = alone.pos};
-    OK(net_loss(n, &b, true, 1, false, &(struct net_result){.losses = after}, &err));
+    OK(net_loss(n, &b, true, 1, false, &(struct net_result){.losses = after}, err));
     for (int i = 0; i < 3; i++)
         assert_true(fabsf(after[i] - before[SEQ + 4 + i]) < 1e-5f);
     assert_true(before[SEQ + 4] > 0 && before[SEQ + 6] == 0); /* its last has no target */
@@ -351,7 +335,7 @@ static void test_documents_apart(void **state)
 static void test_cache(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
+    struct err e = {0};
     for (int p = 0; p < 2; p++) {
         struct net *n = make(f->fast, f->m[1], f->flat[1], NET_FORWARD, p ? NET_BF16 : NET_F32);
         struct llama *l = llama_of(n);
@@ -360,8 +344,8 @@ static void test_cache(void **state)
         float want[SEQ * VOCAB], got[VOCAB];
         struct batch one;
         batch_slice(&f->texts.batch, 0, 1, NULL, &one);
-        OK(llama_logits(l, &one, want, &err));
-        OK(llama_cache_new(l, &c, &err));
+        OK(llama_logits(l, &one, want, err));
+        OK(llama_cache_new(l, &c, err));
         for (int round = 0; round < 2; round++) {
             const int pieces[] = {4, 1, 1, 3, 1};
             uint32_t ids[SEQ];
@@ -369,16 +353,16 @@ static void test_cache(void **state)
                 ids[i] = (uint32_t)f->texts.tokens[i];
             llama_cache_clear(c);
             for (int i = 0, at = 0; i < 5; at += pieces[i++]) {
-                OK(llama_read(c, ids + at, pieces[i], got, &err));
+                OK(llama_read(c, ids + at, pieces[i], got, err));
                 assert_int_equal(llama_cache_room(c), SEQ - at - pieces[i]);
                 assert_true(difference(got, want + (at + pieces[i] - 1) * VOCAB, VOCAB) <
                             (p ? 0.03 : 1e-5));
             }
             assert_int_equal(llama_cache_room(c), 0);
-            assert_int_equal(llama_read(c, ids, 1, got, &err), -EINVAL);
+            assert_int_equal(llama_read(c, ids, 1, got, &e), -EINVAL);
         }
         llama_cache_clear(c);
-        assert_int_equal(llama_read(c, &(uint32_t){VOCAB}, 1, got, &err), -EINVAL);
+        assert_int_equal(llama_read(c, &(uint32_t){VOCAB}, 1, got, &e), -EINVAL);
         llama_cache_free(c);
         net_free(n);
     }
@@ -387,13 +371,12 @@ static void test_cache(void **state)
 static void test_features(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     enum { C = 24, CHUNK = 4, CHUNKS = 3, FIRST = 6 };
     struct net *n = make(f->fast, f->m[0], f->flat[0], NET_FORWARD, NET_F32);
     const uint32_t lengths[ROWS] = {SEQ, 7, 3};
     float head[ROWS * C], chunks[ROWS * CHUNKS * C];
     struct net_hidden h;
-    OK(net_hidden(n, &f->texts.batch, &h, &err));
+    OK(net_hidden(n, &f->texts.batch, &h, err));
     assert_int_equal(h.T, SEQ);
     float *x = mem_alloc_array(ROWS * SEQ * C, sizeof *x);
     memcpy(x, h.x, ROWS * SEQ * C * sizeof *x);
@@ -405,7 +388,7 @@ static void test_features(void **state)
                                 .n_chunks = CHUNKS,
                                 .head = head,
                                 .chunks = chunks},
-                &err));
+                err));
     for (int r = 0; r < ROWS; r++) {
         for (int k = -1; k < CHUNKS; k++) {
             const int begin = k < 0 ? 0 : k * CHUNK;
@@ -423,7 +406,7 @@ static void test_features(void **state)
     /* Without chunks only the beginnings are read. */
     float again[ROWS * C];
     OK(means_of(n, &f->texts.batch,
-                &(struct means){.lengths = lengths, .first = FIRST, .head = again}, &err));
+                &(struct means){.lengths = lengths, .first = FIRST, .head = again}, err));
     assert_true(difference(again, head, ROWS * C) < 1e-6);
     mem_free(x);
     net_free(n);

@@ -22,8 +22,7 @@ struct world {
 static int setup(void **state)
 {
     static struct world w;
-    struct err err = {0};
-    OK(device_open("cpu-ref", 1, &w.dev, &err));
+    OK(device_open("cpu-ref", 1, &w.dev, err));
     for (int i = 0; i < POINTS; i++) {
         w.cluster[i] = (i * i + i / 5) % K;
         for (int j = 0; j < N; j++)
@@ -95,10 +94,9 @@ static int run(void *arg, const struct mix_call *calls, int n, struct err *err)
 
 static struct mix *make(struct world *w, int rows, int most)
 {
-    struct err err = {0};
     struct mix *m = NULL;
     struct mix_options opt = {.dev = w->dev, .values = N, .rows = rows, .most = most};
-    OK(mix_new(&opt, &(struct mix_experts){.count = K, .arg = w, .run = run}, &m, &err));
+    OK(mix_new(&opt, &(struct mix_experts){.count = K, .arg = w, .run = run}, &m, err));
     memset(w->calls, 0, sizeof w->calls);
     memset(w->rows, 0, sizeof w->rows);
     return m;
@@ -126,11 +124,10 @@ static void points(const struct world *w, struct points *b)
 
 static void combine(struct mix *m, const struct mix_rule *rule, const struct points *b, float *v)
 {
-    struct err err = {0};
     float selected[ROWS * K];
     mix_select(rule, selected, b->weights, NULL, ROWS, K);
-    OK(mix_run(m, b->x, b->t, b->labels, selected, ROWS, &err));
-    OK(mix_combine(m, v, selected, ROWS, &err));
+    OK(mix_run(m, b->x, b->t, b->labels, selected, ROWS, err));
+    OK(mix_combine(m, v, selected, ROWS, err));
 }
 
 /* u == sum_k W_k v_k, to the precision of f32. */
@@ -172,7 +169,6 @@ static void test_grouping(void **state)
         {.strategy = JOB_STRATEGY_THRESHOLD, .threshold = 0.3f},
     };
     struct points b;
-    struct err err = {0};
     points(w, &b);
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         float v[ROWS * N], turned[ROWS * N], one[ROWS * N], selected[ROWS * K];
@@ -193,8 +189,8 @@ static void test_grouping(void **state)
         mix_free(m);
         m = make(w, 1, most);
         for (int i = 0; i < ROWS; i++) {
-            OK(mix_run(m, b.x + i * N, b.t + i, b.labels + i, selected + i * K, 1, &err));
-            OK(mix_combine(m, one + i * N, selected + i * K, 1, &err));
+            OK(mix_run(m, b.x + i * N, b.t + i, b.labels + i, selected + i * K, 1, err));
+            OK(mix_combine(m, one + i * N, selected + i * K, 1, err));
         }
         mix_free(m);
         assert_memory_equal(v, turned, sizeof v);
@@ -207,16 +203,15 @@ static void test_one_run_for_all(void **state)
 {
     struct world *w = *state;
     struct points b;
-    struct err err = {0};
     float all[ROWS * K], selected[ROWS * K], v[ROWS * N], alone[ROWS * N];
     const struct mix_rule top2 = {.strategy = JOB_STRATEGY_TOPK, .top = 2};
     points(w, &b);
     for (int i = 0; i < ROWS * K; i++)
         all[i] = 1;
     struct mix *m = make(w, ROWS, K);
-    OK(mix_run(m, b.x, b.t, b.labels, all, ROWS, &err));
+    OK(mix_run(m, b.x, b.t, b.labels, all, ROWS, err));
     mix_select(&top2, selected, b.weights, NULL, ROWS, K);
-    OK(mix_combine(m, v, selected, ROWS, &err));
+    OK(mix_combine(m, v, selected, ROWS, err));
     mix_free(m);
     m = make(w, ROWS, 2);
     combine(m, &top2, &b, alone);
@@ -229,7 +224,6 @@ static void test_certain(void **state)
 {
     struct world *w = *state;
     struct points b;
-    struct err err = {0};
     int32_t truth[ROWS];
     float oracle[ROWS * N], selected[ROWS * K], v[ROWS * N];
     points(w, &b);
@@ -240,8 +234,8 @@ static void test_certain(void **state)
     mix_select(&(struct mix_rule){.strategy = JOB_STRATEGY_ORACLE}, selected, b.weights, truth,
                ROWS, K);
     assert_memory_equal(selected, b.weights, sizeof selected);
-    OK(mix_run(m, b.x, b.t, b.labels, selected, ROWS, &err));
-    OK(mix_combine(m, oracle, selected, ROWS, &err));
+    OK(mix_run(m, b.x, b.t, b.labels, selected, ROWS, err));
+    OK(mix_combine(m, oracle, selected, ROWS, err));
     for (int s = JOB_STRATEGY_TOP1; s < JOB_STRATEGY_ORACLE; s++) {
         struct mix_rule rule = {
             .strategy = (enum job_strategy)s, .top = 2, .nucleus = 0.9f, .threshold = 0.5f};

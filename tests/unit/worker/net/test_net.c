@@ -67,10 +67,9 @@ static struct batch draw(struct samples *s, const struct model_spec *of, uint64_
 
 static void whole(struct net *n)
 {
-    struct err err = {0};
     for (int i = 0; i < 2; i++) {
-        OK(net_forward(n, NULL, 0, &micros[i], &err));
-        OK(net_backward(n, NULL, 0, &err));
+        OK(net_forward(n, NULL, 0, &micros[i], err));
+        OK(net_backward(n, NULL, 0, err));
     }
 }
 
@@ -78,7 +77,6 @@ static void whole(struct net *n)
  * what the backwards in slot 1 have left. */
 static void in_parts(struct net *n, const char *schedule)
 {
-    struct err err = {0};
     const int depth = net_model(n)->spec.depth;
     const struct model_part parts[2] = {{0, 1}, {1, depth}};
     for (const char *p = schedule; *p; p += 3) {
@@ -86,12 +84,12 @@ static void in_parts(struct net *n, const char *schedule)
         const int slot = p[2] - '0';
         if (*p == 'W') {
             assert_true(n->later[slot].n > 0);
-            OK(net_weights(n, slot, &err));
+            OK(net_weights(n, slot, err));
             assert_int_equal(n->later[slot].n, 0);
         } else if (*p == 'F')
-            OK(net_forward(n, part, slot, &micros[slot], &err));
+            OK(net_forward(n, part, slot, &micros[slot], err));
         else
-            OK(net_backward(n, part, slot, &err));
+            OK(net_backward(n, part, slot, err));
     }
 }
 
@@ -104,7 +102,6 @@ struct trained {
 static struct trained train(struct device *dev, const struct model *m, struct net_options opt,
                             const char *schedule)
 {
-    struct err err = {0};
     struct net *n = NULL;
     struct samples s;
     struct trained r = {.g = model_flat_new(m), .w = tiny_weights(m, 5)};
@@ -113,20 +110,20 @@ static struct trained train(struct device *dev, const struct model *m, struct ne
         opt.encoders = tiny_encoders(&e, &m->spec, net_dtype(dev, opt.precision));
     opt.slots = schedule ? 2 : 0;
     opt.split = schedule && strchr(schedule, 'W');
-    OK(net_new(dev, m, &opt, &n, &err));
-    OK(weights_set(n->weights, r.w, &err));
+    OK(net_new(dev, m, &opt, &n, err));
+    OK(weights_set(n->weights, r.w, err));
     for (uint64_t step = 0; step < STEPS; step++) {
         const struct batch b = draw(&s, &m->spec, step);
-        OK(net_load(n, &b, 0.1f, &err));
+        OK(net_load(n, &b, 0.1f, err));
         if (schedule)
             in_parts(n, schedule);
         else
             whole(n);
-        OK(weights_sync(n->weights, &err));
+        OK(weights_sync(n->weights, err));
         memcpy(r.losses[step], n->d_losses, SAMPLES * batch_losses(&b) * sizeof(float));
         for (uint64_t i = 0; i < m->flat; i++)
             n->weights->w[i] -= 0.1f * n->weights->g[i];
-        OK(weights_changed(n->weights, &err));
+        OK(weights_changed(n->weights, err));
     }
     memcpy(r.g, n->weights->g, m->flat * sizeof(float));
     memcpy(r.w, n->weights->w, m->flat * sizeof(float));
@@ -145,11 +142,10 @@ static void compare(struct model_spec spec)
         "F00F10B10B00W_0F01F11B11B01W_1", "F00F01F10B10F11B00B11W_0B01W_1",
         "F00F01F10F11B10B11B00B01W_0W_1",
     };
-    struct err err = {0};
     struct device *dev = NULL;
     struct model *m = NULL;
-    OK(device_open("cpu-ref", 1, &dev, &err));
-    OK(model_new(&spec, &m, &err));
+    OK(device_open("cpu-ref", 1, &dev, err));
+    OK(model_new(&spec, &m, err));
     const size_t bytes = m->flat * sizeof(float);
     for (int kind = 0; kind < 4; kind++) {
         const struct net_options opt = {.mode = kind & 1 ? NET_RECOMPUTE : NET_TRAIN,
@@ -216,7 +212,7 @@ static void test_llama(void **state)
 
 static void test_refusals(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct device *dev = NULL;
     struct model *m = NULL;
     struct net *n = NULL;
@@ -226,22 +222,22 @@ static void test_refusals(void **state)
     struct net_options opt = {NET_TRAIN, NET_F32, SAMPLES, .slots = 2};
     struct net_micro micro = {0, 1, true, false};
     (void)state;
-    OK(device_open("cpu-ref", 1, &dev, &err));
-    OK(model_new(&spec, &m, &err));
-    OK(net_new(dev, m, &opt, &n, &err));
-    OK(net_load(n, &b, 1, &err));
-    assert_int_equal(net_forward(n, &(struct model_part){1, 1}, 0, &micro, &err), -EINVAL);
-    assert_int_equal(net_forward(n, &(struct model_part){0, 4}, 0, &micro, &err), -EINVAL);
-    assert_string_equal(err.msg, "blocks 0 to 4 of a network of blocks 0 to 3");
-    assert_int_equal(net_forward(n, NULL, 2, &micro, &err), -EINVAL);
-    assert_string_equal(err.msg, "slot 2 in a network made for 2");
-    OK(net_forward(n, NULL, 1, &micro, &err));
-    assert_int_equal(net_backward(n, NULL, 1, &err), -EINVAL);
+    OK(device_open("cpu-ref", 1, &dev, err));
+    OK(model_new(&spec, &m, err));
+    OK(net_new(dev, m, &opt, &n, err));
+    OK(net_load(n, &b, 1, err));
+    assert_int_equal(net_forward(n, &(struct model_part){1, 1}, 0, &micro, &e), -EINVAL);
+    assert_int_equal(net_forward(n, &(struct model_part){0, 4}, 0, &micro, &e), -EINVAL);
+    assert_string_equal(e.msg, "blocks 0 to 4 of a network of blocks 0 to 3");
+    assert_int_equal(net_forward(n, NULL, 2, &micro, &e), -EINVAL);
+    assert_string_equal(e.msg, "slot 2 in a network made for 2");
+    OK(net_forward(n, NULL, 1, &micro, err));
+    assert_int_equal(net_backward(n, NULL, 1, &e), -EINVAL);
     micro.from = SAMPLES;
-    assert_int_equal(net_forward(n, NULL, 1, &micro, &err), -EINVAL);
+    assert_int_equal(net_forward(n, NULL, 1, &micro, &e), -EINVAL);
     net_free(n);
     opt.slots = NET_SLOTS_MAX + 1;
-    assert_int_equal(net_new(dev, m, &opt, &n, &err), -EINVAL);
+    assert_int_equal(net_new(dev, m, &opt, &n, &e), -EINVAL);
     model_free(m);
     device_close(dev);
 }

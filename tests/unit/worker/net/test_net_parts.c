@@ -16,9 +16,8 @@ static struct device *devs[DEVICES];
 
 static int open_devices(void **state)
 {
-    struct err err = {0};
     for (int i = 0; i < DEVICES; i++)
-        OK(device_open("cpu", 1, &devs[i], &err));
+        OK(device_open("cpu", 1, &devs[i], err));
     return 0;
 }
 
@@ -80,14 +79,13 @@ static void velocities(struct side *s, const struct model *m, const struct net_c
     static const int32_t labels[ROWS] = {0, 1, 1, 0, 1, 0};
     float x[ROWS * VALUES];
     struct dit_rows rows;
-    struct err err = {0};
     for (int i = 0; i < ROWS * VALUES; i++)
         x[i] = (float)(i % 17) / 8.0f - 1.0f;
-    OK(dit_rows_open_net(&rows, s->net, &err));
+    OK(dit_rows_open_net(&rows, s->net, err));
     if (captions)
         dit_rows_captions(&rows, captions);
     const struct dit_rows_in in = {.x = x, .t = t, .labels = labels};
-    OK(dit_rows_run(&rows, s->v, &in, ROWS, &err));
+    OK(dit_rows_run(&rows, s->v, &in, ROWS, err));
     dit_rows_close(&rows);
     assert_true(model_image_values(&m->spec) <= VALUES);
 }
@@ -95,20 +93,19 @@ static void velocities(struct side *s, const struct model *m, const struct net_c
 static void compare(const struct model_spec *spec, enum net_precision precision)
 {
     const bool told = model_captioned(spec);
-    struct err err = {0};
     struct samples x = {0};
     struct side *sides = mem_alloc_array(2, sizeof *sides);
     struct tiny_encoders encoders[DEVICES];
     struct net_encoders tables[DEVICES];
     struct model *m = NULL;
-    OK(model_new(spec, &m, &err));
+    OK(model_new(spec, &m, err));
     float *flat = tiny_weights(m, 21);
     struct net_options opt = {.mode = NET_FORWARD, .precision = precision, .batch = SAMPLES};
     for (int i = 0; i < DEVICES && told; i++)
         tables[i] = *tiny_encoders(&encoders[i], spec, net_dtype(devs[0], precision));
     opt.encoders = told ? tables : NULL;
-    OK(net_new(devs[0], m, &opt, &sides[0].net, &err));
-    OK(net_parts_new(devs, DEVICES, m, &opt, &sides[1].net, &err));
+    OK(net_new(devs[0], m, &opt, &sides[0].net, err));
+    OK(net_parts_new(devs, DEVICES, m, &opt, &sides[1].net, err));
     assert_null(net_parts_first(sides[0].net));
     assert_non_null(net_parts_first(sides[1].net));
     const size_t C = (size_t)spec->caption_tokens * (size_t)spec->caption;
@@ -117,9 +114,9 @@ static void compare(const struct model_spec *spec, enum net_precision precision)
     for (int k = 0; k < 2; k++) {
         struct net_result r = {.losses = sides[k].losses};
         const struct batch b = draw(&x, spec);
-        OK(net_set(sides[k].net, flat, &err));
+        OK(net_set(sides[k].net, flat, err));
         for (int again = 0; again < 2; again++)
-            OK(net_loss(sides[k].net, &b, false, 0, false, &r, &err));
+            OK(net_loss(sides[k].net, &b, false, 0, false, &r, err));
         if (spec->kind == MODEL_DIT)
             velocities(&sides[k], m, told ? &captions : NULL);
     }
@@ -152,18 +149,18 @@ static void test_refused(void **state)
     struct net *net = NULL;
     struct net_hidden hidden;
     struct model *m = NULL;
-    struct err err = {0};
+    struct err e = {0};
     struct samples x = {0};
     tied.tied = true;
-    OK(model_new(&tied, &m, &err));
-    assert_int_equal(net_parts_new(devs, 2, m, &opt, &net, &err), -EINVAL);
-    assert_non_null(strstr(err.msg, "cannot be cut"));
+    OK(model_new(&tied, &m, err));
+    assert_int_equal(net_parts_new(devs, 2, m, &opt, &net, &e), -EINVAL);
+    assert_non_null(strstr(e.msg, "cannot be cut"));
     model_free(m);
-    OK(model_new(&spec, &m, &err));
-    OK(net_parts_new(devs, 2, m, &opt, &net, &err));
+    OK(model_new(&spec, &m, err));
+    OK(net_parts_new(devs, 2, m, &opt, &net, err));
     const struct batch b = draw(&x, &spec);
-    assert_int_equal(net_hidden(net, &b, &hidden, &err), -ERR_UNIMPLEMENTED);
-    assert_non_null(strstr(err.msg, "one must hold it whole"));
+    assert_int_equal(net_hidden(net, &b, &hidden, &e), -ERR_UNIMPLEMENTED);
+    assert_non_null(strstr(e.msg, "one must hold it whole"));
     net_free(net);
     model_free(m);
 }

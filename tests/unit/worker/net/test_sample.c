@@ -23,10 +23,9 @@ static const int32_t labels[N] = {0, 1, 2, 1, 0};
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
-    OK(device_open("cpu-ref", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu-ref", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     f.flat = tiny_weights(f.m, 5);
     *state = &f;
     return 0;
@@ -43,21 +42,19 @@ static int teardown(void **state)
 
 static struct dit *make(struct fixture *f, int batch)
 {
-    struct err err = {0};
     struct dit *d = NULL;
-    OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, batch}, &d, &err));
-    OK(weights_set(dit_weights(d), f->flat, &err));
+    OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, batch}, &d, err));
+    OK(weights_set(dit_weights(d), f->flat, err));
     return d;
 }
 
 static void draw(struct dit *d, struct sample_options opt, float *out)
 {
-    struct err err = {0};
     struct dit_rows dit;
     opt.seed = 3;
-    OK(dit_rows_open(&dit, d, &err));
+    OK(dit_rows_open(&dit, d, err));
     const struct sample_source src = sample_of_dit(&dit);
-    OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+    OK(sample_run_f32(&src, &opt, labels, N, out, err));
     dit_rows_close(&dit);
 }
 
@@ -143,7 +140,6 @@ static int tell_level(void *arg, const struct sample_call *c, struct err *err)
 static void test_estimates(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     static float out[N * VALUES];
     for (int i = 0; i < 4; i++) {
         static struct teller teller;
@@ -158,7 +154,7 @@ static void test_estimates(void **state)
                                           .velocity = tell};
         const struct sample_options opt = {
             .steps = 3, .heun = i & 1, .guidance = i & 2 ? 1.5f : 1, .seed = 3};
-        OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+        OK(sample_run_f32(&src, &opt, labels, N, out, err));
         const int runs = i & 2 ? 2 : 1;
         assert_int_equal(teller.calls, runs * 3 * (i & 1 ? 2 : 1));
         assert_int_equal(teller.begun, runs);
@@ -170,7 +166,6 @@ static void test_estimates(void **state)
 static void test_grid(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     static float one[N * VALUES], out[N * VALUES];
     static const float grid[2][4] = {{1, 0.75f, 0.5f, 0.25f}, {1, 0.9f, 0.75f, 0.5f}};
     static struct teller teller;
@@ -182,13 +177,13 @@ static void test_grid(void **state)
                                       .arg = &teller,
                                       .velocity = tell_level};
     struct sample_options opt = {.steps = 1, .guidance = 1, .seed = 3};
-    OK(sample_run_f32(&src, &opt, labels, N, one, &err));
+    OK(sample_run_f32(&src, &opt, labels, N, one, err));
     opt.steps = 4;
     for (int i = 0; i < 4; i++) {
         teller = (struct teller){0};
         opt.shift = i & 1 ? 3 : 1;
         opt.heun = i & 2;
-        OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+        OK(sample_run_f32(&src, &opt, labels, N, out, err));
         assert_int_equal(teller.calls, opt.heun ? 8 : 4);
         for (int k = 0; k < teller.calls; k++) {
             const int step = opt.heun ? (k + 1) / 2 : k; /* Heun asks at both ends of a step */
@@ -217,12 +212,11 @@ static void test_batches(void **state)
 static void test_batches_with_estimates(void **state)
 {
     struct fixture *f = *state, own = *f;
-    struct err err = {0};
     static float a[N * VALUES], b[N * VALUES], none[N * VALUES];
     const struct sample_options opt = {.steps = 3, .guidance = 2.0f};
     struct model_spec spec = tiny_spec();
     spec.self_condition = true;
-    OK(model_new(&spec, &own.m, &err));
+    OK(model_new(&spec, &own.m, err));
     own.flat = tiny_weights(own.m, 5);
     for (int i = 0; i < 3; i++) {
         float *out = i == 0 ? a : i == 1 ? b : none;
@@ -269,7 +263,7 @@ static int count_calls(void *arg, unsigned done, unsigned total)
 
 static void test_progress_and_pixels(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct dit *d = make(*state, 4);
     struct watch w = {0};
     uint8_t u8[N * VALUES];
@@ -277,9 +271,9 @@ static void test_progress_and_pixels(void **state)
     struct sample_options opt = {
         .steps = 3, .heun = true, .guidance = 1.5f, .seed = 3, .progress = count_calls, .arg = &w};
     struct dit_rows dit;
-    OK(dit_rows_open(&dit, d, &err));
+    OK(dit_rows_open(&dit, d, err));
     const struct sample_source src = sample_of_dit(&dit);
-    OK(sample_run(&src, &opt, labels, N, u8, &err));
+    OK(sample_run(&src, &opt, labels, N, u8, err));
     assert_int_equal(w.calls, 9); /* three runs of two, two and one, three steps each */
     assert_int_equal(w.last, 18);
     assert_int_equal(w.total, 18);
@@ -292,13 +286,13 @@ static void test_progress_and_pixels(void **state)
     }
 
     w = (struct watch){.stop_at = 2};
-    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &err), -ERR_CANCELLED);
+    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &e), -ERR_CANCELLED);
     assert_int_equal(w.calls, 2);
     opt.steps = 0;
-    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &err), -EINVAL);
+    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &e), -EINVAL);
     opt.steps = 1;
     int32_t bad[1] = {3};
-    assert_int_equal(sample_run(&src, &opt, bad, 1, u8, &err), -EINVAL);
+    assert_int_equal(sample_run(&src, &opt, bad, 1, u8, &e), -EINVAL);
     dit_rows_close(&dit);
     dit_free(d);
 }
@@ -323,16 +317,16 @@ static void test_captions(void **state)
     const size_t L = (size_t)spec.caption_tokens, D = (size_t)spec.caption;
     const int n = 4 * 6 * 6;
     struct fixture f = *(struct fixture *)*state;
-    struct err err = {0};
+    struct err why = {0};
     int32_t ids[4 * 5], lengths[4], calls = 0;
     static uint8_t pixels[N * 3 * TINY_PIXELS * TINY_PIXELS];
     static float states[4 * 50], turned[4 * 50], out[2][N * 144];
     struct tiny_encoders e;
-    OK(model_new(&spec, &f.m, &err));
+    OK(model_new(&spec, &f.m, err));
     f.flat = tiny_weights(f.m, 5);
     (void)tiny_encoders(&e, &spec, DT_F32);
     tiny_captions(&spec, 0, 4, pixels, ids, lengths);
-    OK(e.table.captions(e.table.arg, ids, lengths, 4, states, &err));
+    OK(e.table.captions(e.table.arg, ids, lengths, 4, states, err));
     for (int pass = 0; pass < 2; pass++) {
         /* Second: captions 0 and 2 change places, and so do the labels. */
         const int32_t order[4] = {2, 1, 0, 3}, asked[N] = {2, 1, 0, 1, 2};
@@ -346,22 +340,22 @@ static void test_captions(void **state)
                                            pass ? turned_lengths : lengths};
         struct dit *d = make(&f, pass ? 5 : 2 * N);
         struct dit_rows rows;
-        OK(dit_rows_open(&rows, d, &err));
+        OK(dit_rows_open(&rows, d, err));
         dit_rows_captions(&rows, &table);
         assert_int_equal(dit_rows_null(&rows), 3);
         const struct sample_source src = sample_of_dit(&rows);
         struct sample_options opt = {.steps = 2, .guidance = 2.0f, .seed = 3};
-        OK(sample_run_f32(&src, &opt, pass ? asked : labels, N, out[pass], &err));
+        OK(sample_run_f32(&src, &opt, pass ? asked : labels, N, out[pass], err));
         opt.decode = decode;
         opt.decoder = &calls;
         opt.pixels = TINY_PIXELS;
         calls = 0;
-        OK(sample_run(&src, &opt, pass ? asked : labels, N, pixels, &err));
+        OK(sample_run(&src, &opt, pass ? asked : labels, N, pixels, err));
         assert_int_equal(calls, pass ? 3 : 1);
         assert_int_equal(pixels[0], out[0][0] > 0 ? 100 : 50);
         assert_int_equal(pixels[N * 3 * TINY_PIXELS * TINY_PIXELS - 1], calls);
         const int32_t bad = 3; /* the null caption is no label */
-        assert_int_equal(sample_run(&src, &opt, &bad, 1, pixels, &err), -EINVAL);
+        assert_int_equal(sample_run(&src, &opt, &bad, 1, pixels, &why), -EINVAL);
         dit_rows_close(&rows);
         dit_free(d);
     }

@@ -2,23 +2,10 @@
 #ifndef TESTS_UNIT_PIPES_H
 #define TESTS_UNIT_PIPES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/ok.h"
 
 #include "common/base/rng.h"
 #include "worker/pipe/check.h"
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct err err_ = {0};                                                                     \
-        struct err *err = &err_;                                                                   \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err->msg);                                                   \
-    } while (0)
 
 /* chains of n layers of f = b = w = 1 second per `samples` samples, on devices of speed 1 and
  * much memory, with free links. */

@@ -356,15 +356,15 @@ static void test_cascade(void **state)
     planner_release(&r);
     opt.estimate = 0;
     /* One order alone, which does not fit: the reason is that order's. */
-    struct err err = {0};
+    struct err e = {0};
     opt.orders = PLANNER_BIT(PIPE_BIDIRECTIONAL);
     for (int l = 0; l < p.chains[0].n; l++)
         p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 45;
-    assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "no plan: no cut into stages fits; evenly cut into 4, "));
+    assert_int_equal(planner_search(&p, &opt, &r, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "no plan: no cut into stages fits; evenly cut into 4, "));
     opt.orders = PLANNER_BIT(PIPE_DIVIDED);
-    assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "evenly cut into 4, cpu:0 needs 64.0 TiB of 1.0 TiB"));
+    assert_int_equal(planner_search(&p, &opt, &r, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "evenly cut into 4, cpu:0 needs 64.0 TiB of 1.0 TiB"));
     costs_release(&p);
 }
 
@@ -465,8 +465,8 @@ static void test_bare(void **state)
     OK(planner_time(&p, &opt, &c->plan, &bare, err));
     assert_true(bare.plain == c->plain && bare.inside < c->inside && bare.seconds > c->seconds);
     c->plan.bare[3] = true;
-    struct err err = {0};
-    assert_int_equal(planner_time(&p, &opt, &c->plan, &bare, &err), -ENOMEM);
+    struct err e = {0};
+    assert_int_equal(planner_time(&p, &opt, &c->plan, &bare, &e), -ENOMEM);
     planner_release(&r);
     costs_release(&p);
 }

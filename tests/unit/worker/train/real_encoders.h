@@ -4,7 +4,6 @@
 #define TESTS_REAL_ENCODERS_H
 
 #include "tests/unit/components.h"
-#undef OK /* that of tiny.h is meant from here on */
 #include "tests/unit/worker/train/sides.h"
 
 #include "worker/frozen/frozen.h"
@@ -80,12 +79,11 @@ static inline void real_load(struct real_rank *r, enum net_encoder which, const 
                                        .tokens = tiny_captioned().caption_tokens,
                                        .layer = -1};
     struct component *c;
-    struct err err = {0};
     char *folder = scratch_new();
     component_write_text(folder, "config.json", config);
     component_write_weights(folder, config, "model.safetensors", (struct made){0});
-    OK(component_open(folder, COMPONENT_ANY, &c, &err));
-    OK(frozen_open(r->dev, c, &opt, &r->of[which], &err));
+    OK(component_open(folder, COMPONENT_ANY, &c, err));
+    OK(frozen_open(r->dev, c, &opt, &r->of[which], err));
     component_close(c);
     scratch_free(folder);
 }

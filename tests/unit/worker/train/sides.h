@@ -27,9 +27,8 @@ struct side {
 
 static inline struct model *make_model(const struct model_spec *spec)
 {
-    struct err err = {0};
     struct model *m = NULL;
-    OK(model_new(spec, &m, &err));
+    OK(model_new(spec, &m, err));
     return m;
 }
 
@@ -48,16 +47,15 @@ static inline struct side side_on(int threads, const char *devices, const struct
                                   const struct train_options *o, const struct pipe_plan *plan,
                                   island_job *teach)
 {
-    struct err err = {0};
     struct side s = {0};
     float *flat = tiny_weights(m, 21);
-    OK(island_open(devices, threads, &s.is, &err));
-    OK(island_trainer_new(s.is, m, o, plan, NULL, &s.t, &err));
+    OK(island_open(devices, threads, &s.is, err));
+    OK(island_trainer_new(s.is, m, o, plan, NULL, &s.t, err));
     if (teach)
-        OK(island_run(s.is, teach, s.t, &err));
-    OK(trainer_set(island_trainer_first(s.t), flat, &err));
+        OK(island_run(s.is, teach, s.t, err));
+    OK(trainer_set(island_trainer_first(s.t), flat, err));
     trainer_position(island_trainer_first(s.t), 100, 200);
-    OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+    OK(island_trainer_follow(s.t, ISLAND_ALL, err));
     mem_free(flat);
     return s;
 }

@@ -66,13 +66,12 @@ static void divide_so(struct pipe_plan *plan, int first, const struct model *m)
 static void plan_cut(const struct model *m, const struct train_options *o, const struct cut *c,
                      struct pipe_plan *ret)
 {
-    struct err err = {0};
     struct island *is = NULL;
     const int n = c->stages * c->copies;
     struct train_options share;
     island_share_options(o, c->copies, &share);
-    OK(island_open(cpus[n], n, &is, &err));
-    OK(island_even_plan(is, m, c->stages, share.accumulate, c->order, ret, &err));
+    OK(island_open(cpus[n], n, &is, err));
+    OK(island_even_plan(is, m, c->stages, share.accumulate, c->order, ret, err));
     island_close(is);
     if (c->first > 0)
         divide_so(ret, c->first, m);
@@ -95,14 +94,13 @@ static void assert_same(const struct side *a, const struct side *b, const struct
 {
     static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
                                               TRAINER_EMA, TRAINER_GRADIENT};
-    struct err err = {0};
     float *x = model_flat_new(m), *y = model_flat_new(m);
     for (size_t v = 0; v < sizeof all / sizeof *all; v++)
         for (size_t i = 0; i < m->n; i++) {
             const struct model_tensor *t = &m->tensors[i];
             struct trainer *p = island_trainer_first(a->t), *q = island_trainer_first(b->t);
-            OK(trainer_read(p, all[v], &trainer_model(p)->tensors[i], x, &err));
-            OK(trainer_read(q, all[v], &trainer_model(q)->tensors[i], y, &err));
+            OK(trainer_read(p, all[v], &trainer_model(p)->tensors[i], x, err));
+            OK(trainer_read(q, all[v], &trainer_model(q)->tensors[i], y, err));
             if (memcmp(x, y, t->count * sizeof *x) != 0)
                 fail_msg("vector %zu differs at %s", v, t->name);
         }
@@ -112,7 +110,6 @@ static void assert_same(const struct side *a, const struct side *b, const struct
 
 static void check(const struct model_spec *spec, const struct train_options *o, const struct cut *c)
 {
-    struct err err = {0};
     struct model *m = make_model(spec);
     struct pipe_plan plan;
     struct side whole = side_open(cpus[c->copies], m, o, NULL, NULL);
@@ -126,8 +123,8 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
                                                                           : PIPE_1F1B);
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct step_result a, b;
-        OK(step(&whole, m, i, count_of(i), &a, &err));
-        OK(step(&cut, m, i, count_of(i), &b, &err));
+        OK(step(&whole, m, i, count_of(i), &a, err));
+        OK(step(&cut, m, i, count_of(i), &b, err));
         if (!(a.loss == b.loss && a.grad_norm == b.grad_norm && a.lr == b.lr && a.step == b.step))
             fail_msg("%d stages, %d copies, order %d.%d, step %u: loss %.17g, %.17g; norm %.17g, "
                      "%.17g",
@@ -320,13 +317,12 @@ struct told {
 static struct told *told_open(const struct model *m, struct train_options o, const struct cut *c,
                               int n, double frozen, unsigned bare)
 {
-    struct err err = {0};
     struct told *t = mem_alloc(sizeof *t);
     float *flat = tiny_weights(m, 21);
     *t = (struct told){0};
     if (c)
         plan_cut(m, &o, c, &t->plan);
-    OK(island_open(cpus[n], n, &t->side.is, &err));
+    OK(island_open(cpus[n], n, &t->side.is, err));
     real_encoders_open(&t->encoders, t->side.is);
     for (int k = 0; k < n; k++) {
         t->encoders.tables[k].images = NULL;
@@ -339,11 +335,11 @@ static struct told *told_open(const struct model *m, struct train_options o, con
     for (int d = 0; d < t->plan.devices; d++)
         t->plan.bare[d] = bare >> d & 1;
     OK(island_trainer_new(t->side.is, m, &o, c ? &t->plan : NULL, frozen > 0 ? &t->costs : NULL,
-                          &t->side.t, &err));
+                          &t->side.t, err));
     assert_true(island_trainer_fills(t->side.t) == (frozen > 0));
     island_trainer_set_rehearsal(t->side.t, bare == 0);
-    OK(trainer_set(island_trainer_first(t->side.t), flat, &err));
-    OK(island_trainer_follow(t->side.t, ISLAND_ALL, &err));
+    OK(trainer_set(island_trainer_first(t->side.t), flat, err));
+    OK(island_trainer_follow(t->side.t, ISLAND_ALL, err));
     mem_free(flat);
     return t;
 }
@@ -361,12 +357,11 @@ static void told_close(struct told *t)
 static struct step_result told_step(struct told *t, const struct model *m, unsigned i, unsigned n,
                                     unsigned next)
 {
-    struct err err = {0};
     struct step_result r;
     struct samples *x = mem_alloc(2 * sizeof *x);
     const struct batch now = make_batch(&m->spec, i, n, x);
     const struct batch then = make_batch(&m->spec, i + 1, next, x + 1);
-    OK(island_trainer_step(t->side.t, &now, next > 0 ? &then : NULL, &r, &err));
+    OK(island_trainer_step(t->side.t, &now, next > 0 ? &then : NULL, &r, err));
     mem_free(x);
     return r;
 }
@@ -565,7 +560,6 @@ static void test_memory_divided(void **state)
 static void test_checkpoint(void **state)
 {
     enum { SIDES = 4 };
-    struct err err = {0};
     struct model_spec spec = deep_cascade();
     spec.cut =
         (struct model_cut){.n_levels = 2, .block_level = {0, 0, 0, 0, 0, 1, 1, 1}, .head_level = 1};
@@ -584,21 +578,21 @@ static void test_checkpoint(void **state)
     assert_true(fd >= 0);
     (void)close(fd);
     for (unsigned i = 0; i < 3; i++)
-        OK(step(&sides[0], m, i, BATCH, &r[0], &err));
-    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, &err));
+        OK(step(&sides[0], m, i, BATCH, &r[0], err));
+    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, err));
     float *new = tiny_weights(m, 5), *got = model_flat_new(m);
     for (int k = 0; k < SIDES; k++) {
         if (k > 0)
-            OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
-        OK(trainer_set_level(island_trainer_first(sides[k].t), 1, new, &err));
-        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
-        OK(trainer_get_level(island_trainer_first(sides[k].t), 1, got, &err));
+            OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, err));
+        OK(trainer_set_level(island_trainer_first(sides[k].t), 1, new, err));
+        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, err));
+        OK(trainer_get_level(island_trainer_first(sides[k].t), 1, got, err));
         for (size_t i = 0; i < m->n; i++) {
             const struct model_tensor *t = &m->tensors[i];
             if (t->level == 1)
                 assert_memory_equal(got + t->offset, new + t->offset, t->count * sizeof *got);
         }
-        OK(step(&sides[k], m, 9, BATCH, &r[k], &err));
+        OK(step(&sides[k], m, 9, BATCH, &r[k], err));
         assert_true(r[k].loss == r[0].loss && r[k].grad_norm == r[0].grad_norm);
         assert_same(&sides[0], &sides[k], m);
     }
@@ -612,7 +606,6 @@ static void test_checkpoint(void **state)
 
 static void traced(const struct cut *c, const char *const words[], size_t n)
 {
-    struct err err = {0};
     const struct model_spec spec = deep_cascade();
     struct model *m = make_model(&spec);
     const struct train_options o = options();
@@ -625,8 +618,8 @@ static void traced(const struct cut *c, const char *const words[], size_t n)
     (void)close(fd);
     struct side s = cut_open(m, &o, c, &plan);
     island_trainer_trace(s.t, path);
-    OK(step(&s, m, 0, BATCH, &r, &err));
-    OK(file_read(path, 1 << 20, &text, &err));
+    OK(step(&s, m, 0, BATCH, &r, err));
+    OK(file_read(path, 1 << 20, &text, err));
     for (size_t i = 0; i < n; i++)
         if (!strstr(buf_str(&text), words[i]))
             fail_msg("no %s in %s", words[i], buf_str(&text));
@@ -652,7 +645,7 @@ static void test_trace(void **state)
 /* Divergence is seen by all devices, and leaves them as they were. */
 static void test_diverged(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     const struct model_spec spec = deep_cascade();
     struct model *m = make_model(&spec);
     const struct train_options o = options();
@@ -662,9 +655,9 @@ static void test_diverged(void **state)
     struct side s = cut_open(m, &o, &c, &plan);
     float *flat = tiny_weights(m, 21), *got = model_flat_new(m);
     flat[model_find(m, "upscaler.final_layer.linear.bias")->offset] = 1e30f;
-    OK(trainer_set(island_trainer_first(s.t), flat, &err));
-    assert_int_equal(step(&s, m, 0, BATCH, &r, &err), -EDOM);
-    OK(trainer_get(island_trainer_first(s.t), got, &err));
+    OK(trainer_set(island_trainer_first(s.t), flat, err));
+    assert_int_equal(step(&s, m, 0, BATCH, &r, &e), -EDOM);
+    OK(trainer_get(island_trainer_first(s.t), got, err));
     assert_memory_equal(flat, got, m->flat * sizeof *got);
     mem_free(flat);
     mem_free(got);
@@ -674,22 +667,22 @@ static void test_diverged(void **state)
 
 static void test_refused(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     const struct model_spec spec = deep_cascade();
     struct model *m = make_model(&spec);
     struct island *is = NULL;
     struct pipe_plan plan;
-    OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
-    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_1F1B, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "train.stages is 4, but the upscaler has 3 blocks"));
-    assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "a stage of both chains: take a number that divides them"));
-    assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_DIVIDED, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "a stage of one chain: take a number that divides them"));
-    OK(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err));
+    OK(island_open("cpu,cpu,cpu,cpu", 4, &is, err));
+    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_1F1B, &plan, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "train.stages is 4, but the upscaler has 3 blocks"));
+    assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "a stage of both chains: take a number that divides them"));
+    assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_DIVIDED, &plan, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "a stage of one chain: take a number that divides them"));
+    OK(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, err));
     assert_int_equal(plan.order, PIPE_DIVIDED); /* the upscaler has three blocks */
     assert_int_equal(plan.cuts[0].n + plan.cuts[1].n, 4);
-    OK(island_even_plan(is, m, 2, 4, JOB_PIPELINE_AUTO, &plan, &err));
+    OK(island_even_plan(is, m, 2, 4, JOB_PIPELINE_AUTO, &plan, err));
     assert_int_equal(plan.order, PIPE_1F1B);
     island_close(is);
     model_free(m);

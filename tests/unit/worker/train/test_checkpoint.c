@@ -51,11 +51,10 @@ static struct train_options options(void)
 
 static struct bench open_spec(const struct model_spec *spec, const struct train_options *opt)
 {
-    struct err err = {0};
     struct bench b = {0};
-    OK(device_open("cpu", 1, &b.dev, &err));
-    OK(model_new(spec, &b.m, &err));
-    OK(trainer_make(b.dev, b.m, opt, &b.t, &err));
+    OK(device_open("cpu", 1, &b.dev, err));
+    OK(model_new(spec, &b.m, err));
+    OK(trainer_make(b.dev, b.m, opt, &b.t, err));
     return b;
 }
 
@@ -74,28 +73,25 @@ static void close_bench(struct bench *b)
 
 static void start(struct bench *b)
 {
-    struct err err = {0};
     float *flat = tiny_weights(b->m, 8);
-    OK(trainer_set(b->t, flat, &err));
+    OK(trainer_set(b->t, flat, err));
     trainer_position(b->t, 0, STEPS);
     mem_free(flat);
 }
 
 static void one_step(struct bench *b)
 {
-    struct err err = {0};
     uint8_t images[B * 108];
     int32_t labels[B];
     struct step_result r;
     tiny_batch(&b->m->spec, trainer_next_step(b->t) * B, B, images, labels);
-    OK(tiny_step(b->t, images, labels, B, &r, &err));
+    OK(tiny_step(b->t, images, labels, B, &r, err));
 }
 
 /* All vectors of a trainer that ran to the end without a break. */
 static void assert_like_unbroken(struct bench *b)
 {
     struct train_options opt = options();
-    struct err err = {0};
     struct bench whole = open_bench(&opt);
     start(&whole);
     for (int i = 0; i < STEPS; i++)
@@ -107,8 +103,8 @@ static void assert_like_unbroken(struct bench *b)
         float *x = mem_alloc_array(tensor->count, sizeof *x);
         float *y = mem_alloc_array(tensor->count, sizeof *y);
         for (int v = TRAINER_WEIGHTS; v <= TRAINER_EMA; v++) {
-            OK(trainer_read(b->t, (enum trainer_vector)v, tensor, x, &err));
-            OK(trainer_read(whole.t, (enum trainer_vector)v, &whole.m->tensors[i], y, &err));
+            OK(trainer_read(b->t, (enum trainer_vector)v, tensor, x, err));
+            OK(trainer_read(whole.t, (enum trainer_vector)v, &whole.m->tensors[i], y, err));
             assert_memory_equal(x, y, tensor->count * sizeof *x);
         }
         mem_free(x);
@@ -120,19 +116,18 @@ static void assert_like_unbroken(struct bench *b)
 static void test_resume(void **state)
 {
     struct train_options opt = options();
-    struct err err = {0};
     struct bench a = open_bench(&opt);
     start(&a);
     for (int i = 0; i < 5; i++)
         one_step(&a);
     char names[2][8] = {"cursor", "task"}, values[2][8] = {"17", "3.1"};
     struct st_meta pairs[] = {{names[0], values[0]}, {names[1], values[1]}};
-    OK(checkpoint_save(a.t, path, pairs, 2, false, &err));
+    OK(checkpoint_save(a.t, path, pairs, 2, false, err));
     close_bench(&a);
 
     struct bench b = open_bench(&opt);
     struct st meta = {0};
-    OK(checkpoint_load(b.t, path, &meta, &err));
+    OK(checkpoint_load(b.t, path, &meta, err));
     assert_string_equal(checkpoint_pair(&meta, "cursor"), "17");
     assert_string_equal(checkpoint_pair(&meta, "task"), "3.1");
     assert_null(checkpoint_pair(&meta, "nothing"));
@@ -150,16 +145,16 @@ static void test_resume(void **state)
 static void child(int fd)
 {
     struct train_options opt = options();
-    struct err err = {0};
+    struct err e = {0};
     struct bench b = open_bench(&opt);
-    int rc = checkpoint_load(b.t, path, NULL, &err);
+    int rc = checkpoint_load(b.t, path, NULL, &e);
     if (rc == -ENOENT)
         start(&b);
     else
         OK(rc);
     while (trainer_next_step(b.t) < STEPS) {
         one_step(&b);
-        OK(checkpoint_save(b.t, path, NULL, 0, false, &err));
+        OK(checkpoint_save(b.t, path, NULL, 0, false, err));
         char go;
         if (write(fd, "s", 1) != 1 || read(fd, &go, 1) != 1)
             _exit(2);
@@ -198,9 +193,8 @@ static void test_killed(void **state)
     assert_true(kills >= 3);
 
     struct train_options opt = options();
-    struct err err = {0};
     struct bench b = open_bench(&opt);
-    OK(checkpoint_load(b.t, path, NULL, &err));
+    OK(checkpoint_load(b.t, path, NULL, err));
     assert_like_unbroken(&b);
     close_bench(&b);
 }
@@ -217,12 +211,11 @@ static void expect_refused(struct trainer *t, int code, const char *what)
 static void test_refused(void **state)
 {
     struct train_options opt = options();
-    struct err err = {0};
     assert_int_equal(file_remove(path, NULL), 0);
     struct bench a = open_bench(&opt);
     expect_refused(a.t, -ENOENT, "no file");
     start(&a);
-    OK(checkpoint_save(a.t, path, NULL, 0, false, &err));
+    OK(checkpoint_save(a.t, path, NULL, 0, false, err));
 
     opt.replica++;
     struct bench b = open_bench(&opt);
@@ -230,14 +223,14 @@ static void test_refused(void **state)
     close_bench(&b);
 
     uint64_t size;
-    OK(file_size(path, &size, &err));
+    OK(file_size(path, &size, err));
     assert_int_equal(truncate(path, (off_t)size - 1), 0);
     expect_refused(a.t, -ERR_FORMAT, "cut short");
     assert_int_equal(truncate(path, 5), 0);
     expect_refused(a.t, -ERR_FORMAT, "only five bytes");
 
     /* A bit flipped into a NaN. */
-    OK(checkpoint_save(a.t, path, NULL, 0, false, &err));
+    OK(checkpoint_save(a.t, path, NULL, 0, false, err));
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     uint32_t nan = 0x7fc00000;
@@ -248,7 +241,7 @@ static void test_refused(void **state)
 
     /* A model file is not a checkpoint. */
     float *flat = tiny_weights(a.m, 1);
-    OK(model_save(a.m, -1, flat, path, NULL, NULL, &err));
+    OK(model_save(a.m, -1, flat, path, NULL, NULL, err));
     expect_refused(a.t, -ERR_FORMAT, "a model file");
     mem_free(flat);
     close_bench(&a);
@@ -259,12 +252,11 @@ static void test_upscaler(void **state)
 {
     const struct train_options opt = options();
     struct model_spec spec = tiny_cascade();
-    struct err err = {0};
     struct bench a = open_spec(&spec, &opt);
     start(&a);
-    OK(checkpoint_save(a.t, path, NULL, 0, false, &err));
+    OK(checkpoint_save(a.t, path, NULL, 0, false, err));
     struct bench b = open_spec(&spec, &opt);
-    OK(checkpoint_load(b.t, path, NULL, &err));
+    OK(checkpoint_load(b.t, path, NULL, err));
     assert_int_equal(trainer_next_step(b.t), 0);
     close_bench(&b);
     spec.upscaler.noise = 0.5f; /* which no tensor tells */

@@ -11,7 +11,6 @@ enum { B = 4, VALUES = 3 * 6 * 6 };
 /* The held-out loss of a sample depends on its id alone: not on the batch, nor the order. */
 static void test_eval(void **state)
 {
-    struct err err = {0};
     struct device *dev = NULL;
     const struct model_spec specs[2] = {tiny_spec(), tiny_router()};
     uint8_t images[B * VALUES];
@@ -22,27 +21,27 @@ static void test_eval(void **state)
         .count = B, .images = images, .labels = labels, .partitions = partitions, .keys = keys};
     (void)state;
     tiny_batch(&specs[0], 0, B, images, labels);
-    OK(device_open("cpu-ref", 1, &dev, &err));
+    OK(device_open("cpu-ref", 1, &dev, err));
     for (int kind = 0; kind < 2; kind++) {
         struct model *m = NULL;
-        OK(model_new(&specs[kind], &m, &err));
+        OK(model_new(&specs[kind], &m, err));
         float *flat = tiny_weights(m, 5);
         struct eval_sum whole = {0}, parts = {0};
         for (int pass = 0; pass < 2; pass++) {
             const struct net_options opt = {NET_FORWARD, NET_F32, .batch = pass ? 3 : B};
             struct net *n = NULL;
             struct batch b = batch;
-            OK(net_new(dev, m, &opt, &n, &err));
-            OK(weights_set(n->weights, flat, &err));
+            OK(net_new(dev, m, &opt, &n, err));
+            OK(weights_set(n->weights, flat, err));
             b.seed = eval_seed(4);
             if (pass) { /* turned around */
                 for (unsigned i = B; i-- > 0;) {
                     struct batch one;
                     batch_slice(&b, i, 1, &(struct batch_sizes){.image = VALUES}, &one);
-                    OK(eval_batch(n, &one, &parts, &err));
+                    OK(eval_batch(n, &one, &parts, err));
                 }
             } else {
-                OK(eval_batch(n, &b, &whole, &err));
+                OK(eval_batch(n, &b, &whole, err));
             }
             net_free(n);
         }

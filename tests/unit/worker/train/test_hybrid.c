@@ -73,15 +73,14 @@ struct reference {
 static void reference_open(struct reference *r, const struct model *m,
                            const struct train_options *o)
 {
-    struct err err = {0};
     struct net_options nopt = train_net_options(o);
     *r = (struct reference){.o = o, .flat = model_flat_new(m), .sum = model_flat_new(m)};
     if (model_captioned(&m->spec)) {
         r->table = *tiny_encoders(&r->encoders, &m->spec, DT_F32);
         nopt.encoders = &r->table;
     }
-    OK(device_open("cpu", 1, &r->dev, &err));
-    OK(net_new(r->dev, m, &nopt, &r->net, &err));
+    OK(device_open("cpu", 1, &r->dev, err));
+    OK(net_new(r->dev, m, &nopt, &r->net, err));
 }
 
 static void reference_close(struct reference *r)
@@ -95,7 +94,6 @@ static void reference_close(struct reference *r)
 /* The gradient that rank k of `width` makes of its shares. */
 static void reference_share(struct reference *r, const struct batch *b, int width, int k)
 {
-    struct err err = {0};
     const unsigned most = (unsigned)train_micro_batch(r->o), n = (unsigned)width;
     const struct weights *w = r->net->weights;
     bool first = true;
@@ -106,8 +104,8 @@ static void reference_share(struct reference *r, const struct batch *b, int widt
         const struct net_micro micro = {from + at, to - at, first, true, false};
         if (at == to)
             continue;
-        OK(net_forward(r->net, NULL, 0, &micro, &err));
-        OK(net_backward(r->net, NULL, 0, &err));
+        OK(net_forward(r->net, NULL, 0, &micro, err));
+        OK(net_backward(r->net, NULL, 0, err));
         first = false;
     }
 }
@@ -115,7 +113,6 @@ static void reference_share(struct reference *r, const struct batch *b, int widt
 /* Of a step from the weights in r->flat: r->sum. */
 static void reference_gradient(struct reference *r, unsigned i, unsigned count, int width)
 {
-    struct err err = {0};
     const struct model *m = net_model(r->net);
     struct samples *x = mem_alloc(sizeof *x);
     struct batch b = make_batch(&m->spec, i, count, x);
@@ -125,8 +122,8 @@ static void reference_gradient(struct reference *r, unsigned i, unsigned count, 
     b.keys = keys;
     b.seed = rng_mix(r->o->seed, r->o->replica);
     b.estimate = m->spec.self_condition && train_has_estimate(r->o, FIRST_STEP + i);
-    OK(net_set(r->net, r->flat, &err));
-    OK(net_load(r->net, &b, 1.0f / (float)batch_units(&b), &err));
+    OK(net_set(r->net, r->flat, err));
+    OK(net_load(r->net, &b, 1.0f / (float)batch_units(&b), err));
     for (int k = 0; k < width; k++) {
         reference_share(r, &b, width, k);
         for (uint64_t v = 0; v < m->flat; v++)
@@ -157,7 +154,6 @@ static void assert_ranks_equal(const struct side *s, const struct shape *shape)
 static void check_gradients(const struct side *s, const struct shape *shape,
                             const struct reference *r, int width, double *squares)
 {
-    struct err err = {0};
     const struct model *m = net_model(r->net);
     float *x = model_flat_new(m);
     for (int i = 0, at = 0; i < shape->stages; at += shape->widths[i++]) {
@@ -166,7 +162,7 @@ static void check_gradients(const struct side *s, const struct shape *shape,
             const struct model_tensor *t = &m->tensors[k];
             if (part->tensors[k].count == 0)
                 continue;
-            OK(trainer_read(island_trainer_first(s->t), TRAINER_GRADIENT, t, x, &err));
+            OK(trainer_read(island_trainer_first(s->t), TRAINER_GRADIENT, t, x, err));
             if (memcmp(x, r->sum + t->offset, t->count * sizeof *x) != 0)
                 fail_msg("the gradient of %s in stage %d of %d devices differs", t->name, i, width);
             OK(r->dev->ops->zero(r->dev, &squares[k], sizeof *squares, NULL));
@@ -179,12 +175,11 @@ static void check_gradients(const struct side *s, const struct shape *shape,
 
 static void check_step(struct side *s, const struct shape *shape, struct reference *r, unsigned i)
 {
-    struct err err = {0};
     const struct model *m = net_model(r->net);
     double *squares = mem_alloc_array(m->n, sizeof *squares), sum = 0;
     struct step_result result;
-    OK(trainer_get(island_trainer_first(s->t), r->flat, &err));
-    OK(step(s, m, i, count_of(i), &result, &err));
+    OK(trainer_get(island_trainer_first(s->t), r->flat, err));
+    OK(step(s, m, i, count_of(i), &result, err));
     for (int width = 1; width <= WIDEST; width++) {
         reference_gradient(r, i, count_of(i), width);
         check_gradients(s, shape, r, width, squares);
@@ -259,13 +254,12 @@ static void test_estimates(void **state)
 static const char *unlike(const struct side *a, const struct side *b, const struct model *m,
                           enum trainer_vector which)
 {
-    struct err err = {0};
     float *x = model_flat_new(m), *y = model_flat_new(m);
     const char *name = NULL;
     for (size_t i = 0; i < m->n && !name; i++) {
         const struct model_tensor *t = &m->tensors[i];
-        OK(trainer_read(island_trainer_first(a->t), which, t, x, &err));
-        OK(trainer_read(island_trainer_first(b->t), which, t, y, &err));
+        OK(trainer_read(island_trainer_first(a->t), which, t, x, err));
+        OK(trainer_read(island_trainer_first(b->t), which, t, y, err));
         name = memcmp(x, y, t->count * sizeof *x) != 0 ? t->name : NULL;
     }
     mem_free(x);
@@ -288,7 +282,6 @@ static void assert_same(const struct side *a, const struct side *b, const struct
 static void check_same(const struct model_spec *spec, const struct train_options *o,
                        const struct shape *a, const struct shape *b, bool shard)
 {
-    struct err err = {0};
     struct model *m = make_model(spec);
     const struct pipe_plan first = plan_of(a, o->accumulate, -1);
     struct pipe_plan second = plan_of(b, o->accumulate, -1);
@@ -297,8 +290,8 @@ static void check_same(const struct model_spec *spec, const struct train_options
     struct side y = side_open(cpus[devices_of(b)], m, o, &second, NULL);
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct step_result p, q;
-        OK(step(&x, m, i, count_of(i), &p, &err));
-        OK(step(&y, m, i, count_of(i), &q, &err));
+        OK(step(&x, m, i, count_of(i), &p, err));
+        OK(step(&y, m, i, count_of(i), &q, err));
         if (p.loss == q.loss && p.grad_norm == q.grad_norm && p.step == q.step)
             continue;
         const char *name = unlike(&x, &y, m, TRAINER_GRADIENT);
@@ -342,7 +335,6 @@ static void test_alike(void **state)
 /* A checkpoint of a hybrid goes on with any plan. */
 static void test_checkpoint(void **state)
 {
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
     const struct train_options o = options();
     spec.depth = 4;
@@ -357,16 +349,16 @@ static void test_checkpoint(void **state)
     }
     for (unsigned i = 0; i < 3; i++) {
         struct step_result r;
-        OK(step(&sides[0], m, i, BATCH, &r, &err));
+        OK(step(&sides[0], m, i, BATCH, &r, err));
     }
     char path[] = "/tmp/skerry-hybrid-XXXXXX";
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)close(fd);
-    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, &err));
+    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, err));
     for (int k = 1; k < 3; k++) {
-        OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
-        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
+        OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, err));
+        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, err));
         assert_same(&sides[0], &sides[k], m);
     }
     assert_ranks_equal(&sides[1], &shapes[1]);

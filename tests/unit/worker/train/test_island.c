@@ -56,14 +56,13 @@ static void assert_ranks_equal(const struct side *s, const struct model *m)
 static void check_curve(const char *devices, const struct model *m, const struct train_options *o,
                         uint64_t bucket)
 {
-    struct err err = {0};
     struct side one = open_side("cpu", m, o), many = open_side(devices, m, o);
     if (bucket)
         island_trainer_set_bucket(many.t, bucket);
     for (unsigned i = 0; i < STEPS; i++) {
         struct step_result a, b;
-        OK(step(&one, m, i, count_of(i), &a, &err));
-        OK(step(&many, m, i, count_of(i), &b, &err));
+        OK(step(&one, m, i, count_of(i), &a, err));
+        OK(step(&many, m, i, count_of(i), &b, err));
         assert_true(fabs(a.loss - b.loss) <= 1e-5 * fabs(a.loss));
         assert_true(fabs(a.grad_norm - b.grad_norm) <= 1e-4 * fabs(a.grad_norm));
         assert_true(a.lr == b.lr && a.step == b.step);
@@ -128,14 +127,13 @@ static void test_buckets(void **state)
     o.precision = NET_BF16;
     o.recompute = true;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct err err = {0};
         struct step_result r;
         struct side s = open_side("cpu,cpu", m, &o);
         float *flat = model_flat_new(m);
         island_trainer_set_bucket(s.t, sizes[i]);
         for (unsigned n = 0; n < STEPS; n++)
-            OK(step(&s, m, n, count_of(n), &r, &err));
-        OK(trainer_get(island_trainer_first(s.t), flat, &err));
+            OK(step(&s, m, n, count_of(n), &r, err));
+        OK(trainer_get(island_trainer_first(s.t), flat, err));
         if (want)
             assert_memory_equal(want, flat, m->flat * sizeof *flat);
         close_side(&s);
@@ -159,7 +157,6 @@ static int counting_all_reduce(struct comm *c, const struct comm_piece *pieces, 
 /* Of a step like the one before; the first of its kind sums once, when all are there. */
 static int count_sums(const struct model_spec *spec, uint64_t bucket, unsigned samples)
 {
-    struct err err = {0};
     struct step_result r;
     struct model *m = make_model(spec);
     const struct train_options o = options();
@@ -172,7 +169,7 @@ static int count_sums(const struct model_spec *spec, uint64_t bucket, unsigned s
     island_trainer_set_bucket(s.t, bucket);
     for (unsigned i = 0; i < 3; i++) {
         sums = 0;
-        OK(step(&s, m, i, i == 0 ? BATCH - 1 : samples, &r, &err));
+        OK(step(&s, m, i, i == 0 ? BATCH - 1 : samples, &r, err));
         assert_true(i == 2 || sums == 1);
     }
     c->ops = plain_comm;
@@ -199,15 +196,14 @@ static void test_one(void **state)
 {
     const struct model_spec spec = tiny_spec();
     const struct train_options o = options();
-    struct err err = {0};
     struct model *m = make_model(&spec);
     struct side s = open_side("cpu", m, &o);
     struct device *dev = NULL;
     struct trainer *t = NULL;
     float *flat = tiny_weights(m, 21);
-    OK(device_open("cpu", SIDE_THREADS, &dev, &err));
-    OK(trainer_make(dev, m, &o, &t, &err));
-    OK(trainer_set(t, flat, &err));
+    OK(device_open("cpu", SIDE_THREADS, &dev, err));
+    OK(trainer_make(dev, m, &o, &t, err));
+    OK(trainer_set(t, flat, err));
     trainer_position(t, 100, 200);
     assert_null(island_comm(s.is, 0));
     assert_int_equal(island_device(s.is, 0)->threads, SIDE_THREADS);
@@ -215,8 +211,8 @@ static void test_one(void **state)
         struct step_result a, b;
         struct samples x;
         const struct batch batch = make_batch(&m->spec, i, count_of(i), &x);
-        OK(trainer_step(t, &batch, &a, &err));
-        OK(step(&s, m, i, count_of(i), &b, &err));
+        OK(trainer_step(t, &batch, &a, err));
+        OK(step(&s, m, i, count_of(i), &b, err));
         assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
     }
     assert_memory_equal(trainer_device(t, TRAINER_WEIGHTS),
@@ -249,39 +245,39 @@ static int failing_adamw(struct device *dev, const struct adamw *p, struct strea
 static void check_failure(const struct model *m, const struct train_options *o, bool later,
                           int matmuls, int adamws)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct step_result r, again;
     struct side s = {0};
     float *flat = tiny_weights(m, 21);
-    OK(island_open("cpu,cpu,cpu", 3, &s.is, &err));
+    OK(island_open("cpu,cpu,cpu", 3, &s.is, err));
     struct device *dev = island_device(s.is, 1);
     plain = dev->ops;
     struct kernel_ops faulty = *plain;
     faulty.matmul = failing_matmul;
     faulty.adamw = failing_adamw;
     dev->ops = &faulty;
-    OK(island_trainer_new(s.is, m, o, NULL, NULL, &s.t, &err));
-    OK(trainer_set(island_trainer_first(s.t), flat, &err));
-    OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+    OK(island_trainer_new(s.is, m, o, NULL, NULL, &s.t, err));
+    OK(trainer_set(island_trainer_first(s.t), flat, err));
+    OK(island_trainer_follow(s.t, ISLAND_ALL, err));
     matmuls_left = adamws_left = 1 << 30;
     if (later)
-        OK(step(&s, m, 0, BATCH, &r, &err));
+        OK(step(&s, m, 0, BATCH, &r, err));
     matmuls_left = matmuls;
     adamws_left = adamws;
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(step(&s, m, i, BATCH, &r, &err), -ERR_DEVICE);
-        assert_non_null(strstr(err.msg, "rank 1 of 3 (cpu): "));
+        assert_int_equal(step(&s, m, i, BATCH, &r, &e), -ERR_DEVICE);
+        assert_non_null(strstr(e.msg, "rank 1 of 3 (cpu): "));
     }
     /* The next task begins with the weights that it brings. */
     matmuls_left = adamws_left = 1 << 30;
-    OK(trainer_set(island_trainer_first(s.t), flat, &err));
-    OK(trainer_reset_moments(island_trainer_first(s.t), &err));
+    OK(trainer_set(island_trainer_first(s.t), flat, err));
+    OK(trainer_reset_moments(island_trainer_first(s.t), err));
     trainer_position(island_trainer_first(s.t), 100, 200);
-    OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
-    OK(step(&s, m, 0, BATCH, &r, &err));
+    OK(island_trainer_follow(s.t, ISLAND_ALL, err));
+    OK(step(&s, m, 0, BATCH, &r, err));
     assert_ranks_equal(&s, m);
     struct side fresh = open_side("cpu,cpu,cpu", m, o);
-    OK(step(&fresh, m, 0, BATCH, &again, &err));
+    OK(step(&fresh, m, 0, BATCH, &again, err));
     assert_true(again.loss == r.loss && again.grad_norm == r.grad_norm);
     assert_memory_equal(trainer_device(island_trainer_first(s.t), TRAINER_EMA),
                         trainer_device(island_trainer_first(fresh.t), TRAINER_EMA),
@@ -336,20 +332,20 @@ static int gather(void *arg, int rank, struct err *err)
 
 static void test_meetings(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct gathering g = {.fails = -1};
-    OK(island_open("cpu,cpu,cpu", 3, &g.is, &err));
-    OK(island_run(g.is, gather, &g, &err));
+    OK(island_open("cpu,cpu,cpu", 3, &g.is, err));
+    OK(island_run(g.is, gather, &g, err));
     for (g.fails = 0; g.fails < 3; g.fails++) {
         atomic_store(&g.here, 0);
-        assert_int_equal(island_run(g.is, gather, &g, &err), -ENOMEM);
-        assert_non_null(strstr(err.msg, "nothing left"));
+        assert_int_equal(island_run(g.is, gather, &g, &e), -ENOMEM);
+        assert_non_null(strstr(e.msg, "nothing left"));
         for (int i = 0; i < 3; i++)
             assert_int_equal(g.rcs[i], i == g.fails ? 0 : -ECONNABORTED);
     }
     g.fails = -1;
     atomic_store(&g.here, 0);
-    OK(island_run(g.is, gather, &g, &err));
+    OK(island_run(g.is, gather, &g, err));
     island_close(g.is);
 }
 
@@ -358,29 +354,29 @@ static void test_divergence(void **state)
 {
     const struct model_spec spec = tiny_spec();
     const struct train_options o = options();
-    struct err err = {0};
+    struct err e = {0};
     struct step_result r;
     struct model *m = make_model(&spec);
     struct side s = open_side("cpu,cpu", m, &o);
     struct trainer *first = island_trainer_first(s.t);
     float *flat = tiny_weights(m, 4);
-    OK(step(&s, m, 0, BATCH, &r, &err));
+    OK(step(&s, m, 0, BATCH, &r, err));
     flat[model_find(m, "blocks.1.mlp.fc1.bias")->offset] = INFINITY;
-    OK(trainer_set(first, flat, &err));
-    OK(island_trainer_follow(s.t, ISLAND_WEIGHTS, &err));
-    assert_int_equal(step(&s, m, 1, BATCH, &r, &err), -EDOM);
-    assert_non_null(strstr(err.msg, "diverged"));
-    assert_null(strstr(err.msg, "rank"));
+    OK(trainer_set(first, flat, err));
+    OK(island_trainer_follow(s.t, ISLAND_WEIGHTS, err));
+    assert_int_equal(step(&s, m, 1, BATCH, &r, &e), -EDOM);
+    assert_non_null(strstr(e.msg, "diverged"));
+    assert_null(strstr(e.msg, "rank"));
     assert_memory_equal(trainer_device(first, TRAINER_WEIGHTS), flat, m->flat * sizeof *flat);
     assert_int_equal(trainer_next_step(first), 101);
     assert_ranks_equal(&s, m);
     flat[model_find(m, "blocks.1.mlp.fc1.bias")->offset] = 0;
-    OK(trainer_set(first, flat, &err));
-    OK(island_trainer_follow(s.t, ISLAND_WEIGHTS, &err));
-    OK(step(&s, m, 1, BATCH, &r, &err));
+    OK(trainer_set(first, flat, err));
+    OK(island_trainer_follow(s.t, ISLAND_WEIGHTS, err));
+    OK(step(&s, m, 1, BATCH, &r, err));
     assert_ranks_equal(&s, m);
 
-    assert_int_equal(step(&s, m, 1, 0, &r, &err), -EINVAL);
+    assert_int_equal(step(&s, m, 1, 0, &r, &e), -EINVAL);
     close_side(&s);
     mem_free(flat);
     model_free(m);
@@ -391,24 +387,23 @@ static void test_resume(void **state)
 {
     const struct model_spec spec = tiny_spec();
     const struct train_options o = options();
-    struct err err = {0};
     struct step_result want, got;
     struct model *m = make_model(&spec);
     char path[64];
     snprintf(path, sizeof path, "/tmp/skerry-island-%d", (int)getpid());
     struct side s = open_side("cpu,cpu", m, &o);
     for (unsigned i = 0; i < 3; i++)
-        OK(step(&s, m, i, count_of(i), &want, &err));
-    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, false, &err));
+        OK(step(&s, m, i, count_of(i), &want, err));
+    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, false, err));
     for (unsigned i = 3; i < STEPS; i++)
-        OK(step(&s, m, i, count_of(i), &want, &err));
+        OK(step(&s, m, i, count_of(i), &want, err));
 
     struct side later = open_side("cpu,cpu", m, &o);
-    OK(checkpoint_load(island_trainer_first(later.t), path, NULL, &err));
-    OK(island_trainer_follow(later.t, ISLAND_ALL, &err));
+    OK(checkpoint_load(island_trainer_first(later.t), path, NULL, err));
+    OK(island_trainer_follow(later.t, ISLAND_ALL, err));
     assert_ranks_equal(&later, m);
     for (unsigned i = 3; i < STEPS; i++)
-        OK(step(&later, m, i, count_of(i), &got, &err));
+        OK(step(&later, m, i, count_of(i), &got, err));
     assert_true(want.loss == got.loss && want.step == got.step);
     assert_memory_equal(trainer_device(island_trainer_first(s.t), TRAINER_WEIGHTS),
                         trainer_device(island_trainer_first(later.t), TRAINER_WEIGHTS),
@@ -426,7 +421,6 @@ static void test_resume_on_others(void **state)
     static const char *const names[] = {"cpu", "cpu,cpu,cpu"};
     const struct model_spec spec = tiny_spec();
     struct train_options o = options();
-    struct err err = {0};
     struct step_result want, got;
     struct model *m = make_model(&spec);
     char path[64];
@@ -434,16 +428,16 @@ static void test_resume_on_others(void **state)
     snprintf(path, sizeof path, "/tmp/skerry-island-others-%d", (int)getpid());
     struct side s = open_side("cpu,cpu", m, &o);
     for (unsigned i = 0; i < 3; i++)
-        OK(step(&s, m, i, count_of(i), &want, &err));
-    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, false, &err));
-    OK(step(&s, m, 3, count_of(3), &want, &err));
+        OK(step(&s, m, i, count_of(i), &want, err));
+    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, false, err));
+    OK(step(&s, m, 3, count_of(3), &want, err));
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         struct side later = open_side(names[k], m, &o);
         struct trainer *t = island_trainer_first(later.t);
-        OK(checkpoint_load(t, path, NULL, &err));
-        OK(island_trainer_follow(later.t, ISLAND_ALL, &err));
+        OK(checkpoint_load(t, path, NULL, err));
+        OK(island_trainer_follow(later.t, ISLAND_ALL, err));
         assert_int_equal(trainer_adam_step(t), 3);
-        OK(step(&later, m, 3, count_of(3), &got, &err));
+        OK(step(&later, m, 3, count_of(3), &got, err));
         assert_true(want.step == got.step && fabs(want.loss - got.loss) < 1e-5);
         const float *a = trainer_device(island_trainer_first(s.t), TRAINER_WEIGHTS);
         const float *b = trainer_device(t, TRAINER_WEIGHTS);
@@ -460,10 +454,9 @@ static void test_resume_on_others(void **state)
 
 static void check_text(const char *names, int threads, const char *begin, const int *each)
 {
-    struct err err = {0};
     struct island *is = NULL;
     char text[256];
-    OK(island_open(names, threads, &is, &err));
+    OK(island_open(names, threads, &is, err));
     island_text(is, text, sizeof text);
     if (strncmp(text, begin, strlen(begin)) != 0)
         fail_msg("%s", text);

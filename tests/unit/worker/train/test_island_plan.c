@@ -13,9 +13,8 @@ static int setup(void **state)
     static const char names[] = "cpu,cpu,cpu,cpu,cpu,cpu";
     for (size_t n = 1; n < 7; n++) {
         char some[sizeof names];
-        struct err err = {0};
         (void)snprintf(some, sizeof some, "%.*s", (int)(4 * n - 1), names);
-        OK(island_open(some, (int)n, &of[n], &err));
+        OK(island_open(some, (int)n, &of[n], err));
         assert_int_equal(island_size(of[n]), n);
     }
     return 0;
@@ -31,11 +30,10 @@ static int teardown(void **state)
 static struct model *make_model(int depth, int upscaler)
 {
     struct model_spec spec = upscaler > 0 ? tiny_cascade() : tiny_spec();
-    struct err err = {0};
     struct model *m = NULL;
     spec.depth = depth;
     spec.upscaler.depth = upscaler;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     return m;
 }
 
@@ -77,9 +75,8 @@ static void test_one_chain(void **state)
         struct model *m = make_model(depth, 0);
         for (int n = 1; n < 7; n++)
             for (int stages = 1; stages <= n && stages <= depth; stages++) {
-                struct err err = {0};
                 struct pipe_plan plan;
-                OK(island_even_plan(of[n], m, stages, 3, JOB_PIPELINE_AUTO, &plan, &err));
+                OK(island_even_plan(of[n], m, stages, 3, JOB_PIPELINE_AUTO, &plan, err));
                 assert_int_equal(plan.order, stages > 1 ? PIPE_1F1B : PIPE_DATA);
                 assert_int_equal(plan.chains, 1);
                 assert_int_equal(plan.copies, n % stages == 0 ? n / stages : 1);
@@ -99,9 +96,8 @@ static void test_one_chain(void **state)
 static void test_uneven(void **state)
 {
     struct model *m = make_model(8, 0);
-    struct err err = {0};
     struct pipe_plan plan;
-    OK(island_even_plan(of[5], m, 2, 4, JOB_PIPELINE_1F1B, &plan, &err));
+    OK(island_even_plan(of[5], m, 2, 4, JOB_PIPELINE_1F1B, &plan, err));
     const struct pipe_stage *s = plan.cuts[0].stages;
     assert_true(s[0].devices == 2 && s[1].devices == 3);
     assert_true(s[0].to == 3 && s[1].to == 8);
@@ -118,11 +114,10 @@ static void test_two_chains(void **state)
 {
     struct model *m = make_model(6, 3);
     for (int bidirectional = 0; bidirectional < 2; bidirectional++) {
-        struct err err = {0};
         struct pipe_plan plan;
         OK(island_even_plan(of[6], m, 3, 2,
                             bidirectional ? JOB_PIPELINE_BIDIRECTIONAL : JOB_PIPELINE_1F1B, &plan,
-                            &err));
+                            err));
         assert_int_equal(plan.order, bidirectional ? PIPE_BIDIRECTIONAL : PIPE_1F1B);
         assert_true(plan.chains == 2 && plan.copies == 2 && plan.devices == 3);
         check_cut(&plan.cuts[0], 6, 3, 0, 3);
@@ -156,9 +151,8 @@ static void test_divided(void **state)
     const enum job_pipeline orders[] = {JOB_PIPELINE_DIVIDED, JOB_PIPELINE_AUTO};
     for (int o = 0; o < 2; o++)
         for (int stages = 2; stages <= 6; stages++) {
-            struct err err = {0};
             struct pipe_plan plan;
-            OK(island_even_plan(of[stages], m, stages, 2, orders[o], &plan, &err));
+            OK(island_even_plan(of[stages], m, stages, 2, orders[o], &plan, err));
             if (o == 1 && stages <= 3) {
                 assert_int_equal(plan.order, PIPE_1F1B);
                 continue;
@@ -183,16 +177,15 @@ static void test_divided(void **state)
 static void test_places(void **state)
 {
     struct model *m = make_model(6, 3);
-    struct err err = {0};
     struct pipe_plan plan;
     struct model_part parts[MODEL_CHAINS];
-    OK(island_even_plan(of[3], m, 3, 2, JOB_PIPELINE_BIDIRECTIONAL, &plan, &err));
+    OK(island_even_plan(of[3], m, 3, 2, JOB_PIPELINE_BIDIRECTIONAL, &plan, err));
     for (int place = 0; place < 3; place++) {
         island_place_parts(&plan, place, parts);
         assert_true(parts[0].from == 2 * place && parts[0].to == 2 * place + 2);
         assert_true(parts[1].from == 2 - place && parts[1].to == 3 - place);
     }
-    OK(island_even_plan(of[4], m, 4, 2, JOB_PIPELINE_DIVIDED, &plan, &err));
+    OK(island_even_plan(of[4], m, 4, 2, JOB_PIPELINE_DIVIDED, &plan, err));
     for (int place = 0; place < 4; place++) {
         island_place_parts(&plan, place, parts);
         const bool base = place < plan.cuts[0].n;
@@ -205,12 +198,11 @@ static void test_places(void **state)
 static void test_options(void **state)
 {
     struct model *m = make_model(6, 3), *one = make_model(6, 0);
-    struct err err = {0};
     struct pipe_plan plan;
     struct train_options o = {.slots = 9, .slots_upscaler = 9, .split = true, .sharers = 9};
     struct device *dev = island_device(of[4], 0);
     const bool unified = dev->unified;
-    OK(island_even_plan(of[4], m, 4, 3, JOB_PIPELINE_DIVIDED, &plan, &err));
+    OK(island_even_plan(of[4], m, 4, 3, JOB_PIPELINE_DIVIDED, &plan, err));
     dev->unified = true;
     island_place_options(of[4], &plan, 0, &o);
     assert_int_equal(o.slots, plan.cuts[0].stages[0].slots);
@@ -219,17 +211,17 @@ static void test_options(void **state)
     dev->unified = false;
     island_place_options(of[4], &plan, 3, &o);
     assert_true(o.slots == 0 && o.slots_upscaler == 2);
-    OK(island_even_plan(of[4], one, 2, 3, JOB_PIPELINE_1F1B, &plan, &err));
+    OK(island_even_plan(of[4], one, 2, 3, JOB_PIPELINE_1F1B, &plan, err));
     plan.order = PIPE_SPLIT;
     plan.shard = true;
     island_place_options(of[4], &plan, 0, &o);
     assert_true(o.slots == 3 && o.slots_upscaler == 0 && o.split);
     assert_true(o.width == 1 && o.sharers == 2); /* of two copies */
-    OK(island_even_plan(of[3], one, 2, 3, JOB_PIPELINE_1F1B, &plan, &err));
+    OK(island_even_plan(of[3], one, 2, 3, JOB_PIPELINE_1F1B, &plan, err));
     plan.shard = true;
     island_place_options(of[3], &plan, 1, &o);
     assert_true(o.width == 2 && o.sharers == 2);
-    OK(island_even_plan(of[4], one, 1, 3, JOB_PIPELINE_AUTO, &plan, &err));
+    OK(island_even_plan(of[4], one, 1, 3, JOB_PIPELINE_AUTO, &plan, err));
     island_place_options(of[4], &plan, 0, &o);
     assert_int_equal(o.slots, 1); /* nothing arrives from another stage */
     dev->unified = unified;

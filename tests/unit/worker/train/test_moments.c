@@ -25,20 +25,18 @@ struct fixture {
 
 static void steps(struct trainer *t, unsigned n)
 {
-    struct err err = {0};
     uint8_t images[BATCH * 108];
     int32_t labels[BATCH];
     for (unsigned i = 0; i < n; i++) {
         struct step_result r;
         tiny_batch(&trainer_model(t)->spec, trainer_next_step(t) * BATCH, BATCH, images, labels);
-        OK(tiny_step(t, images, labels, BATCH, &r, &err));
+        OK(tiny_step(t, images, labels, BATCH, &r, err));
     }
 }
 
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
     struct train_options opt = tiny_options();
     f = (struct fixture){0};
@@ -48,13 +46,13 @@ static int setup(void **state)
     if (!mkdtemp(f.dir))
         return -1;
     (void)snprintf(f.path, sizeof f.path, "%s/moments", f.dir);
-    OK(device_open("cpu", 1, &f.dev, &err));
-    OK(model_new(&spec, &f.m, &err));
+    OK(device_open("cpu", 1, &f.dev, err));
+    OK(model_new(&spec, &f.m, err));
     float *flat = tiny_weights(f.m, 3);
     struct trainer **both[] = {&f.from, &f.to};
     for (int i = 0; i < 2; i++) {
-        OK(trainer_make(f.dev, f.m, &opt, both[i], &err));
-        OK(trainer_set(*both[i], flat, &err));
+        OK(trainer_make(f.dev, f.m, &opt, both[i], err));
+        OK(trainer_set(*both[i], flat, err));
         trainer_position(*both[i], 0, 100);
     }
     mem_free(flat);
@@ -75,9 +73,8 @@ static int teardown(void **state)
 
 static float *read_tensor(struct trainer *t, enum trainer_vector v, const struct model_tensor *m)
 {
-    struct err err = {0};
     float *x = mem_alloc_array(m->count, sizeof *x);
-    OK(trainer_read(t, v, m, x, &err));
+    OK(trainer_read(t, v, m, x, err));
     return x;
 }
 
@@ -85,13 +82,12 @@ static float *read_tensor(struct trainer *t, enum trainer_vector v, const struct
 static void test_round_trip(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     uint8_t one[HASH_BYTES], two[HASH_BYTES];
     uint64_t bytes, blocks = 0;
-    OK(moments_save(f->from, f->path, one, &bytes, &err));
-    OK(moments_save(f->from, f->path, two, NULL, &err));
+    OK(moments_save(f->from, f->path, one, &bytes, err));
+    OK(moments_save(f->from, f->path, two, NULL, err));
     assert_memory_equal(one, two, sizeof one);
-    OK(moments_load(f->to, f->path, &err));
+    OK(moments_load(f->to, f->path, err));
     assert_int_equal(trainer_adam_step(f->to), STEPS);
 
     for (size_t i = 0; i < f->m->n; i++) {
@@ -127,18 +123,17 @@ static void test_round_trip(void **state)
 static void test_goes_on(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     float *start = model_flat_new(f->m), *here = model_flat_new(f->m),
           *there = model_flat_new(f->m);
-    OK(moments_save(f->from, f->path, NULL, NULL, &err));
-    OK(moments_load(f->to, f->path, &err));
-    OK(trainer_get(f->from, start, &err));
-    OK(trainer_set(f->to, start, &err));
+    OK(moments_save(f->from, f->path, NULL, NULL, err));
+    OK(moments_load(f->to, f->path, err));
+    OK(trainer_get(f->from, start, err));
+    OK(trainer_set(f->to, start, err));
     trainer_position(f->to, trainer_next_step(f->from), 100);
     steps(f->from, 3);
     steps(f->to, 3);
-    OK(trainer_get(f->from, here, &err));
-    OK(trainer_get(f->to, there, &err));
+    OK(trainer_get(f->from, here, err));
+    OK(trainer_get(f->to, there, err));
     double moved = 0, apart = 0;
     for (uint64_t i = 0; i < f->m->flat; i++) {
         moved += pow((double)here[i] - (double)start[i], 2);
@@ -154,11 +149,10 @@ static void test_goes_on(void **state)
 static void test_zero(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
-    OK(trainer_reset_moments(f->to, &err));
-    OK(moments_save(f->to, f->path, NULL, NULL, &err));
+    OK(trainer_reset_moments(f->to, err));
+    OK(moments_save(f->to, f->path, NULL, NULL, err));
     steps(f->to, 1);
-    OK(moments_load(f->to, f->path, &err));
+    OK(moments_load(f->to, f->path, err));
     assert_int_equal(trainer_adam_step(f->to), 0);
     float *v = read_tensor(f->to, TRAINER_ADAM_V, &f->m->tensors[0]);
     float *m = read_tensor(f->to, TRAINER_ADAM_M, &f->m->tensors[0]);
@@ -172,15 +166,15 @@ static void test_zero(void **state)
 static void refuse(struct fixture *f, const struct buf *sound, size_t len, size_t at,
                    const void *bytes, size_t n, const char *sentence)
 {
-    struct err err = {0};
+    struct err e = {0};
     char *copy = mem_alloc(sound->len + 1);
     memcpy(copy, sound->data, sound->len);
     memcpy(copy + at, bytes, n);
-    OK(file_write_atomic(f->path, copy, len, 0600, &err));
-    err = (struct err){0};
-    assert_int_equal(moments_load(f->to, f->path, &err), -ERR_FORMAT);
-    if (!strstr(err.msg, sentence))
-        fail_msg("\"%s\" does not say %s", err.msg, sentence);
+    OK(file_write_atomic(f->path, copy, len, 0600, err));
+    e = (struct err){0};
+    assert_int_equal(moments_load(f->to, f->path, &e), -ERR_FORMAT);
+    if (!strstr(e.msg, sentence))
+        fail_msg("\"%s\" does not say %s", e.msg, sentence);
     assert_int_equal(trainer_adam_step(f->to), 2);
     mem_free(copy);
 }
@@ -195,15 +189,15 @@ static size_t find(const struct buf *b, const char *text)
 static void test_hostile(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
+    struct err e = {0};
     struct buf sound = {0};
     struct st st = {0};
-    OK(trainer_reset_moments(f->to, &err));
+    OK(trainer_reset_moments(f->to, err));
     steps(f->to, 2);
     float *before = read_tensor(f->to, TRAINER_ADAM_M, &f->m->tensors[3]);
-    OK(moments_save(f->from, f->path, NULL, NULL, &err));
-    OK(file_read(f->path, 1 << 24, &sound, &err));
-    OK(st_open(f->path, &st, &err));
+    OK(moments_save(f->from, f->path, NULL, NULL, err));
+    OK(file_read(f->path, 1 << 24, &sound, err));
+    OK(st_open(f->path, &st, err));
     const size_t scale = (size_t)st_find(&st, "blocks.1.mlp.fc1.weight.vs")->offset;
     char step[24];
     (void)snprintf(step, sizeof step, "\"%llu\"", (unsigned long long)trainer_adam_step(f->from));
@@ -218,7 +212,7 @@ static void test_hostile(void **state)
     refuse(f, &sound, 4, 0, sound.data, 1, "");
     float *after = read_tensor(f->to, TRAINER_ADAM_M, &f->m->tensors[3]);
     assert_memory_equal(before, after, f->m->tensors[3].count * sizeof *after);
-    assert_int_equal(moments_load(f->to, "/nonexistent/x", &err), -ENOENT);
+    assert_int_equal(moments_load(f->to, "/nonexistent/x", &e), -ENOENT);
     mem_free(before);
     mem_free(after);
     st_release(&st);
@@ -230,19 +224,18 @@ static void test_hostile(void **state)
 static void test_inflated(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct buf sound = {0};
     struct st st = {0};
     const struct model_tensor *t = model_find(f->m, "blocks.1.mlp.fc1.weight");
     const float huge = 1e18f, none = 0;
-    OK(moments_save(f->from, f->path, NULL, NULL, &err));
-    OK(file_read(f->path, 1 << 24, &sound, &err));
-    OK(st_open(f->path, &st, &err));
+    OK(moments_save(f->from, f->path, NULL, NULL, err));
+    OK(file_read(f->path, 1 << 24, &sound, err));
+    OK(st_open(f->path, &st, err));
     memcpy((char *)sound.data + st_find(&st, "blocks.1.mlp.fc1.weight.ms")->offset, &huge, 4);
     memcpy((char *)sound.data + st_find(&st, "blocks.1.mlp.fc1.weight.ms")->offset + 4, &huge, 4);
     memcpy((char *)sound.data + st_find(&st, "blocks.1.mlp.fc1.weight.vs")->offset + 4, &none, 4);
-    OK(file_write_atomic(f->path, sound.data, sound.len, 0600, &err));
-    OK(moments_load(f->to, f->path, &err));
+    OK(file_write_atomic(f->path, sound.data, sound.len, 0600, err));
+    OK(moments_load(f->to, f->path, err));
     float *m = read_tensor(f->to, TRAINER_ADAM_M, t), *v = read_tensor(f->to, TRAINER_ADAM_V, t);
     const struct train_options *o = trainer_options(f->to);
     const double k = (1 - o->beta1) / sqrt((1 - o->beta2) * (1 - o->beta1 * o->beta1 / o->beta2));
@@ -262,15 +255,15 @@ static void test_inflated(void **state)
 static void test_other_model(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
+    struct err e = {0};
     struct model_spec spec = tiny_spec();
     struct train_options opt = tiny_options();
     struct model *m = NULL;
     struct trainer *t = NULL;
-    OK(model_new(&spec, &m, &err));
-    OK(trainer_make(f->dev, m, &opt, &t, &err));
-    OK(moments_save(f->from, f->path, NULL, NULL, &err));
-    assert_int_equal(moments_load(t, f->path, &err), -ERR_FORMAT);
+    OK(model_new(&spec, &m, err));
+    OK(trainer_make(f->dev, m, &opt, &t, err));
+    OK(moments_save(f->from, f->path, NULL, NULL, err));
+    assert_int_equal(moments_load(t, f->path, &e), -ERR_FORMAT);
     trainer_free(t);
     model_free(m);
 }

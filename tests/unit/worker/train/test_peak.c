@@ -29,9 +29,8 @@ static int teardown(void **state)
 
 static struct island *island(const char *names)
 {
-    struct err err = {0};
     struct island *is;
-    OK(island_open(names, 2, &is, &err));
+    OK(island_open(names, 2, &is, err));
     return is;
 }
 
@@ -68,9 +67,8 @@ static int slow_alloc(struct device *dev, size_t bytes, void **ret, struct err *
 
 static double measured(int64_t side_max, double seconds)
 {
-    struct err err = {0};
     double rate = -1;
-    OK(device_open("cpu", 1, &slow.cpu, &err));
+    OK(device_open("cpu", 1, &slow.cpu, err));
     slow.dev = *slow.cpu;
     slow.ops = *slow.cpu->ops;
     slow.ops.matmul = slow_matmul;
@@ -78,7 +76,7 @@ static double measured(int64_t side_max, double seconds)
     slow.dev.ops = &slow.ops;
     slow.side_max = side_max;
     slow.calls = 0;
-    OK(peak_measure(&slow.dev, DT_BF16, seconds, &rate, &err));
+    OK(peak_measure(&slow.dev, DT_BF16, seconds, &rate, err));
     device_close(slow.cpu);
     return rate;
 }
@@ -97,42 +95,41 @@ static void rate_of_a_known_device(void **state)
 
 static void no_memory(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     double rate = -1;
     slow.side_max = 100;
-    OK(device_open("cpu", 1, &slow.cpu, &err));
+    OK(device_open("cpu", 1, &slow.cpu, err));
     slow.dev = *slow.cpu;
     slow.ops = *slow.cpu->ops;
     slow.ops.alloc = slow_alloc;
     slow.dev.ops = &slow.ops;
-    assert_int_equal(peak_measure(&slow.dev, DT_F32, 0.01, &rate, &err), -ENOMEM);
+    assert_int_equal(peak_measure(&slow.dev, DT_F32, 0.01, &rate, &e), -ENOMEM);
     assert_true(rate == 0);
     device_close(slow.cpu);
 }
 
 static void kept(void **state)
 {
-    struct err err = {0};
     struct island *one = island("cpu"), *two = island("cpu-ref,cpu-ref");
     double first = 0, again = 0, other = 0;
     char *path = file_join(dir, "peak-f32"), *line;
     char who[256];
     struct buf text;
-    OK(peak_get(one, DT_F32, dir, &first, &err));
+    OK(peak_get(one, DT_F32, dir, &first, err));
     assert_true(first > 1e6);
-    OK(peak_get(one, DT_F32, dir, &again, &err));
+    OK(peak_get(one, DT_F32, dir, &again, err));
     assert_true(again > first * 0.99999 && again < first * 1.00001); /* as it was written */
 
     island_text(one, who, sizeof who);
     line = str_printf("%s\n1.25e13\n", who);
-    OK(file_write_atomic(path, line, strlen(line), 0644, &err));
-    OK(peak_get(one, DT_F32, dir, &again, &err));
+    OK(file_write_atomic(path, line, strlen(line), 0644, err));
+    OK(peak_get(one, DT_F32, dir, &again, err));
     assert_true(again == 1.25e13);
     mem_free(line);
 
-    OK(peak_get(two, DT_F32, dir, &other, &err)); /* other devices are measured */
+    OK(peak_get(two, DT_F32, dir, &other, err)); /* other devices are measured */
     assert_true(other > 0 && other < 1e13);
-    OK(file_read(path, 512, &text, &err));
+    OK(file_read(path, 512, &text, err));
     island_text(two, who, sizeof who);
     assert_int_equal(strncmp(buf_str(&text), who, strlen(who)), 0);
     buf_release(&text);
@@ -141,8 +138,8 @@ static void kept(void **state)
     island_text(one, who, sizeof who);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         line = str_printf("%s%s", who, bad[i]);
-        OK(file_write_atomic(path, line, strlen(line), 0644, &err));
-        OK(peak_get(one, DT_F32, dir, &again, &err));
+        OK(file_write_atomic(path, line, strlen(line), 0644, err));
+        OK(peak_get(one, DT_F32, dir, &again, err));
         assert_true(again > 1e6 && again < 1e16);
         mem_free(line);
     }

@@ -26,15 +26,14 @@ static void assert_same(const struct side *a, const struct side *b, const struct
 {
     static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
                                               TRAINER_EMA};
-    struct err err = {0};
     float *x = model_flat_new(m), *y = model_flat_new(m);
     for (size_t v = 0; v < sizeof all / sizeof *all; v++)
         for (size_t i = 0; i < m->n; i++) {
             const struct model_tensor *t = &m->tensors[i];
             if (all[v] == TRAINER_EMA && island_trainer_options(a->t)->ema == 0)
                 continue;
-            OK(read_tensor(a, all[v], i, x, &err));
-            OK(read_tensor(b, all[v], i, y, &err));
+            OK(read_tensor(a, all[v], i, x, err));
+            OK(read_tensor(b, all[v], i, y, err));
             if (memcmp(x, y, t->count * sizeof *x) != 0)
                 fail_msg("vector %zu differs at %s", v, t->name);
         }
@@ -77,9 +76,8 @@ static void set_order(struct pipe_plan *plan, enum order order)
 static struct pipe_plan plan_of(const struct side *shape, const struct model *m, int stages,
                                 int accumulate, const int *ends)
 {
-    struct err err = {0};
     struct pipe_plan plan;
-    OK(island_even_plan(shape->is, m, stages, accumulate, JOB_PIPELINE_AUTO, &plan, &err));
+    OK(island_even_plan(shape->is, m, stages, accumulate, JOB_PIPELINE_AUTO, &plan, err));
     for (int i = 0; i < stages && ends; i++) {
         plan.cuts[0].stages[i].from = i > 0 ? ends[i - 1] : 0;
         plan.cuts[0].stages[i].to = ends[i];
@@ -100,11 +98,10 @@ struct whole {
 static struct whole whole_run(const struct model_spec *spec, const struct train_options *o,
                               int copies)
 {
-    struct err err = {0};
     struct whole w = {.spec = spec, .o = o, .m = make_model(spec), .copies = copies};
     w.side = side_open(cpus[copies], w.m, o, NULL, NULL);
     for (unsigned i = 0; i < ROUNDS; i++)
-        OK(step(&w.side, w.m, i, count_of(i), &w.results[i], &err));
+        OK(step(&w.side, w.m, i, count_of(i), &w.results[i], err));
     return w;
 }
 
@@ -116,10 +113,9 @@ static void whole_close(struct whole *w)
 
 static void check_order(const struct whole *w, int stages, const int *ends, enum order order)
 {
-    struct err err = {0};
     struct side shape = {0};
     const int n = stages * w->copies;
-    OK(island_open(cpus[n], n, &shape.is, &err));
+    OK(island_open(cpus[n], n, &shape.is, err));
     struct pipe_plan plan = plan_of(&shape, w->m, stages, w->o->accumulate, ends);
     set_order(&plan, order);
     island_close(shape.is);
@@ -128,7 +124,7 @@ static void check_order(const struct whole *w, int stages, const int *ends, enum
     for (unsigned i = 0; i < ROUNDS; i++) {
         const struct step_result *a = &w->results[i];
         struct step_result b;
-        OK(step(&cut, w->m, i, count_of(i), &b, &err));
+        OK(step(&cut, w->m, i, count_of(i), &b, err));
         if (!(a->loss == b.loss && a->grad_norm == b.grad_norm))
             fail_msg("kind %d, %d stages, %d copies, order %d, step %u: loss %.17g, %.17g; norm "
                      "%.17g, %.17g",
@@ -232,13 +228,12 @@ static void test_precisions(void **state)
 /* The device has its part of the weights only. */
 static void test_memory(void **state)
 {
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
     struct train_options o = options();
     spec.depth = 4;
     struct model *m = make_model(&spec);
     struct side shape = {0};
-    OK(island_open("cpu,cpu", 2, &shape.is, &err));
+    OK(island_open("cpu,cpu", 2, &shape.is, err));
     const struct pipe_plan plan = plan_of(&shape, m, 2, 2, NULL);
     island_close(shape.is);
     struct side s = side_open("cpu,cpu", m, &o, &plan, NULL);
@@ -256,7 +251,6 @@ static void test_memory(void **state)
 /* The first stage alone runs the encoders. */
 static void test_encoders(void **state)
 {
-    struct err err = {0};
     const struct model_spec spec = tiny_captioned();
     struct train_options o = options();
     struct tiny_encoders encoders[3];
@@ -267,11 +261,11 @@ static void test_encoders(void **state)
     for (int k = 0; k < 3; k++)
         tables[k] = *tiny_encoders(&encoders[k], &spec, DT_F32);
     o.encoders = tables;
-    OK(island_open("cpu,cpu,cpu", 3, &shape.is, &err));
+    OK(island_open("cpu,cpu,cpu", 3, &shape.is, err));
     const struct pipe_plan plan = plan_of(&shape, m, 3, 2, NULL);
     island_close(shape.is);
     struct side s = side_open("cpu,cpu,cpu", m, &o, &plan, NULL);
-    OK(step(&s, m, 0, BATCH, &r, &err));
+    OK(step(&s, m, 0, BATCH, &r, err));
     assert_int_equal(encoders[0].captions, BATCH);
     for (int k = 1; k < 3; k++)
         assert_int_equal(encoders[k].captions + encoders[k].images, 0);
@@ -367,7 +361,6 @@ struct encoded {
 /* frozen: costs of the encoders that its bubbles run; 0: it has none. */
 static struct encoded *encoded_open(const struct encoded_case *c, double frozen, enum order order)
 {
-    struct err err = {0};
     const int n = ranks_of(c);
     struct model_spec spec = tiny_captioned();
     struct train_options o = options();
@@ -378,7 +371,7 @@ static struct encoded *encoded_open(const struct encoded_case *c, double frozen,
     o.self_condition = c->estimates;
     e->m = make_model(&spec);
     float *flat = tiny_weights(e->m, 21);
-    OK(island_open(cpus[n], n, &e->side.is, &err));
+    OK(island_open(cpus[n], n, &e->side.is, err));
     real_encoders_open(&e->encoders, e->side.is);
     o.encoders = e->encoders.tables;
     if (frozen > 0)
@@ -386,11 +379,11 @@ static struct encoded *encoded_open(const struct encoded_case *c, double frozen,
     struct pipe_plan plan = plan_of_case(c, &e->side, e->m);
     set_order(&plan, order);
     OK(island_trainer_new(e->side.is, e->m, &o, &plan, frozen > 0 ? &e->costs : NULL, &e->side.t,
-                          &err));
+                          err));
     assert_true(island_trainer_fills(e->side.t) == (frozen > 0));
     island_trainer_set_rehearsal(e->side.t, order % 2 == 0);
-    OK(trainer_set(island_trainer_first(e->side.t), flat, &err));
-    OK(island_trainer_follow(e->side.t, ISLAND_ALL, &err));
+    OK(trainer_set(island_trainer_first(e->side.t), flat, err));
+    OK(island_trainer_follow(e->side.t, ISLAND_ALL, err));
     mem_free(flat);
     return e;
 }
@@ -408,12 +401,11 @@ static void encoded_close(struct encoded *e)
 /* On so many samples; next: of the step after it, 0: not known. */
 static struct step_result encoded_batch(struct encoded *e, unsigned i, unsigned n, unsigned n_next)
 {
-    struct err err = {0};
     struct step_result r;
     struct samples *x = mem_alloc(2 * sizeof *x);
     const struct batch now = make_batch(&e->m->spec, i, n, x);
     const struct batch next = make_batch(&e->m->spec, i + 1, n_next, x + 1);
-    OK(island_trainer_step(e->side.t, &now, n_next > 0 ? &next : NULL, &r, &err));
+    OK(island_trainer_step(e->side.t, &now, n_next > 0 ? &next : NULL, &r, err));
     mem_free(x);
     return r;
 }
@@ -488,22 +480,21 @@ static uint64_t moments_of(const struct side *s, int rank)
 static void check_shared(const struct model_spec *spec, const struct train_options *o, int stages,
                          int copies)
 {
-    struct err err = {0};
     struct model *m = make_model(spec);
     struct side sides[2] = {0};
     float *flat = tiny_weights(m, 21);
     uint64_t sum = 0;
     for (int k = 0; k < 2; k++) {
-        OK(island_open(cpus[stages * copies], stages * copies, &sides[k].is, &err));
+        OK(island_open(cpus[stages * copies], stages * copies, &sides[k].is, err));
         struct pipe_plan plan = plan_of(&sides[k], m, stages, o->accumulate, NULL);
         plan.shard = k == 1;
-        OK(island_trainer_new(sides[k].is, m, o, &plan, NULL, &sides[k].t, &err));
+        OK(island_trainer_new(sides[k].is, m, o, &plan, NULL, &sides[k].t, err));
         island_trainer_set_rehearsal(sides[k].t, k == 1);
         struct trainer *first = island_trainer_first(sides[k].t);
-        OK(trainer_set(first, flat, &err));
-        OK(trainer_reset_moments(first, &err));
+        OK(trainer_set(first, flat, err));
+        OK(trainer_reset_moments(first, err));
         trainer_position(first, 100, 200);
-        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
+        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, err));
     }
     for (int r = 0; r < copies; r++)
         sum += moments_of(&sides[1], r * stages);
@@ -511,19 +502,19 @@ static void check_shared(const struct model_spec *spec, const struct train_optio
     assert_true(moments_of(&sides[1], 0) < moments_of(&sides[0], 0));
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct step_result a, b;
-        OK(step(&sides[0], m, i, count_of(i), &a, &err));
-        OK(step(&sides[1], m, i, count_of(i), &b, &err));
+        OK(step(&sides[0], m, i, count_of(i), &a, err));
+        OK(step(&sides[1], m, i, count_of(i), &b, err));
         assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
         if (i == ROUNDS / 2) { /* moments of the one go on in the other */
             char path[] = "/tmp/skerry-shared-XXXXXX";
             const int fd = mkstemp(path);
             assert_true(fd >= 0);
             (void)close(fd);
-            OK(checkpoint_save(island_trainer_first(sides[1].t), path, NULL, 0, false, &err));
+            OK(checkpoint_save(island_trainer_first(sides[1].t), path, NULL, 0, false, err));
             for (int k = 0; k < 2; k++) {
-                OK(trainer_reset_moments(island_trainer_first(sides[k].t), &err));
-                OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
-                OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
+                OK(trainer_reset_moments(island_trainer_first(sides[k].t), err));
+                OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, err));
+                OK(island_trainer_follow(sides[k].t, ISLAND_ALL, err));
             }
             (void)unlink(path);
         }
@@ -662,7 +653,6 @@ static void test_known(void **state)
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
 static void test_trace(void **state)
 {
-    struct err err = {0};
     const struct model_spec spec = tiny_spec();
     const struct train_options o = options();
     struct model *m = make_model(&spec);
@@ -672,13 +662,13 @@ static void test_trace(void **state)
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)close(fd);
-    OK(island_open("cpu,cpu", 2, &shape.is, &err));
+    OK(island_open("cpu,cpu", 2, &shape.is, err));
     const struct pipe_plan plan = plan_of(&shape, m, 2, 2, NULL);
     island_close(shape.is);
     struct side s = side_open("cpu,cpu", m, &o, &plan, NULL);
-    OK(step(&s, m, 0, BATCH, &r, &err));
+    OK(step(&s, m, 0, BATCH, &r, err));
     island_trainer_trace(s.t, path);
-    OK(step(&s, m, 1, BATCH, &r, &err));
+    OK(step(&s, m, 1, BATCH, &r, err));
     for (int rank = 0; rank < 2; rank++) {
         const struct trace *trace;
         const struct pipe_list *list;
@@ -691,13 +681,13 @@ static void test_trace(void **state)
         }
     }
     struct buf text;
-    OK(file_read(path, 1 << 20, &text, &err));
+    OK(file_read(path, 1 << 20, &text, err));
     static const char *const words[] = {"cpu, copy 0, stage 1", "\"F 1\"",  "\"RECV states 1\"",
                                         "\"SEND gradients 0\"", "\"STEP\"", "\"dur\""};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         assert_non_null(strstr(buf_str(&text), words[i]));
     buf_release(&text);
-    OK(step(&s, m, 2, BATCH, &r, &err)); /* the next one has none */
+    OK(step(&s, m, 2, BATCH, &r, err)); /* the next one has none */
     (void)unlink(path);
     close_side(&s);
     model_free(m);
@@ -707,7 +697,6 @@ static void test_trace(void **state)
  * on with any plan. */
 static void test_reading(void **state)
 {
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
     const struct train_options o = options();
     struct step_result a, b;
@@ -715,39 +704,39 @@ static void test_reading(void **state)
     spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 1, 1, 0}};
     struct model *m = make_model(&spec);
     struct side shape = {0};
-    OK(island_open("cpu,cpu", 2, &shape.is, &err));
+    OK(island_open("cpu,cpu", 2, &shape.is, err));
     const struct pipe_plan plan = plan_of(&shape, m, 2, 2, NULL);
     island_close(shape.is);
     struct side s = side_open("cpu,cpu", m, &o, &plan, NULL),
                 one = side_open("cpu", m, &o, NULL, NULL);
     struct trainer *first = island_trainer_first(s.t);
     float *old = tiny_weights(m, 21), *new = tiny_weights(m, 5), *got = model_flat_new(m);
-    OK(trainer_set_level(first, 1, new, &err));
-    OK(trainer_get(first, got, &err));
+    OK(trainer_set_level(first, 1, new, err));
+    OK(trainer_get(first, got, err));
     for (size_t i = 0; i < m->n; i++) {
         const struct model_tensor *t = &m->tensors[i];
         assert_memory_equal(got + t->offset, (t->level == 1 ? new : old) + t->offset,
                             t->count * sizeof *got);
     }
     memset(got, 0, m->flat * sizeof *got);
-    OK(trainer_get_level(first, 1, got, &err));
+    OK(trainer_get_level(first, 1, got, err));
     for (size_t i = 0; i < m->n; i++) {
         const struct model_tensor *t = &m->tensors[i];
         for (uint64_t k = 0; k < t->count; k++)
             assert_true(got[t->offset + k] == (t->level == 1 ? new[t->offset + k] : 0));
     }
-    OK(step(&s, m, 0, BATCH, &a, &err));
+    OK(step(&s, m, 0, BATCH, &a, err));
 
     char path[] = "/tmp/skerry-pipeline-XXXXXX";
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)close(fd);
-    OK(checkpoint_save(first, path, NULL, 0, false, &err));
-    OK(checkpoint_load(island_trainer_first(one.t), path, NULL, &err));
-    OK(island_trainer_follow(one.t, ISLAND_ALL, &err));
+    OK(checkpoint_save(first, path, NULL, 0, false, err));
+    OK(checkpoint_load(island_trainer_first(one.t), path, NULL, err));
+    OK(island_trainer_follow(one.t, ISLAND_ALL, err));
     assert_same(&s, &one, m);
-    OK(step(&s, m, 1, BATCH, &a, &err));
-    OK(step(&one, m, 1, BATCH, &b, &err));
+    OK(step(&s, m, 1, BATCH, &a, err));
+    OK(step(&one, m, 1, BATCH, &b, err));
     assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
     (void)unlink(path);
     mem_free(old);
@@ -772,34 +761,34 @@ static void test_failure(void **state)
     struct model_spec spec = tiny_spec();
     const struct train_options o = options();
     for (int left = 0; left < 20; left += 3) {
-        struct err err = {0};
+        struct err e = {0};
         struct step_result r, again;
         struct side s = {0};
         struct model *m = make_model(&spec);
         float *flat = tiny_weights(m, 21);
-        OK(island_open("cpu,cpu,cpu", 3, &s.is, &err));
+        OK(island_open("cpu,cpu,cpu", 3, &s.is, err));
         const struct pipe_plan plan = plan_of(&s, m, 3, 2, NULL);
         struct device *dev = island_device(s.is, 1);
         plain = dev->ops;
         struct kernel_ops faulty = *plain;
         faulty.adaln_bwd = failing_adaln;
         dev->ops = &faulty;
-        OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, &err));
+        OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, err));
         island_trainer_set_rehearsal(s.t, left % 2 == 1);
-        OK(trainer_set(island_trainer_first(s.t), flat, &err));
-        OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+        OK(trainer_set(island_trainer_first(s.t), flat, err));
+        OK(island_trainer_follow(s.t, ISLAND_ALL, err));
         adaln_left = left;
-        while (step(&s, m, 0, BATCH, &r, &err) == 0)
+        while (step(&s, m, 0, BATCH, &r, &e) == 0)
             ;
-        assert_non_null(strstr(err.msg, "rank 1 of 3 (cpu): "));
+        assert_non_null(strstr(e.msg, "rank 1 of 3 (cpu): "));
         adaln_left = 1 << 30;
-        OK(trainer_set(island_trainer_first(s.t), flat, &err));
-        OK(trainer_reset_moments(island_trainer_first(s.t), &err));
+        OK(trainer_set(island_trainer_first(s.t), flat, err));
+        OK(trainer_reset_moments(island_trainer_first(s.t), err));
         trainer_position(island_trainer_first(s.t), 100, 200);
-        OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
-        OK(step(&s, m, 0, BATCH, &r, &err));
+        OK(island_trainer_follow(s.t, ISLAND_ALL, err));
+        OK(step(&s, m, 0, BATCH, &r, err));
         struct side one = side_open("cpu", m, &o, NULL, NULL);
-        OK(step(&one, m, 0, BATCH, &again, &err));
+        OK(step(&one, m, 0, BATCH, &again, err));
         assert_true(r.loss == again.loss && r.grad_norm == again.grad_norm);
         close_side(&one);
         island_trainer_free(s.t);
@@ -813,28 +802,27 @@ static void test_failure(void **state)
 /* Only the first step of a size is computed twice. */
 static void test_rehearsed(void **state)
 {
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
     const struct train_options o = options();
     struct model *m = make_model(&spec);
     struct step_result r;
     struct side s = {0};
     float *flat = tiny_weights(m, 21);
-    OK(island_open("cpu,cpu,cpu", 3, &s.is, &err));
+    OK(island_open("cpu,cpu,cpu", 3, &s.is, err));
     const struct pipe_plan plan = plan_of(&s, m, 3, 2, NULL);
     struct device *dev = island_device(s.is, 1);
     plain = dev->ops;
     struct kernel_ops counting = *plain;
     counting.adaln_bwd = failing_adaln;
     dev->ops = &counting;
-    OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, &err));
-    OK(trainer_set(island_trainer_first(s.t), flat, &err));
-    OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+    OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, err));
+    OK(trainer_set(island_trainer_first(s.t), flat, err));
+    OK(island_trainer_follow(s.t, ISLAND_ALL, err));
     int calls[3];
     for (unsigned i = 0; i < 3; i++) {
         island_trainer_set_rehearsal(s.t, i > 0);
         adaln_left = 1 << 20;
-        OK(step(&s, m, i, i < 2 ? BATCH : BATCH - 1, &r, &err));
+        OK(step(&s, m, i, i < 2 ? BATCH : BATCH - 1, &r, err));
         calls[i] = (1 << 20) - adaln_left;
     }
     assert_true(calls[0] > 0);
@@ -850,28 +838,28 @@ static void test_rehearsed(void **state)
 
 static void test_refused(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct model_spec spec = tiny_spec(), llama = tiny_llama();
     struct pipe_plan plan;
     struct island *is = NULL;
     struct island_trainer *t = NULL;
     const struct train_options o = options();
-    OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
+    OK(island_open("cpu,cpu,cpu,cpu", 4, &is, err));
     llama.tied = true;
     struct model *m = make_model(&spec), *tied = make_model(&llama);
-    assert_int_equal(island_even_plan(is, m, 5, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "train.stages is 5, but this worker has 4 devices"));
+    assert_int_equal(island_even_plan(is, m, 5, 4, JOB_PIPELINE_AUTO, &plan, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "train.stages is 5, but this worker has 4 devices"));
     OK(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan,
-                        &err)); /* one of them has two, and each a block */
+                        err)); /* one of them has two, and each a block */
     assert_int_equal(plan.devices, 4);
     assert_int_equal(plan.copies, 1);
     assert_int_equal(plan.cuts[0].stages[2].devices, 2);
     for (int i = 0; i < 3; i++)
         assert_int_equal(plan.cuts[0].stages[i].to - plan.cuts[0].stages[i].from, 1);
-    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "train.stages is 4, but the model has 3 blocks"));
-    OK(island_even_plan(is, tied, 2, 4, JOB_PIPELINE_AUTO, &plan, &err));
-    assert_int_equal(island_trainer_new(is, tied, &o, &plan, NULL, &t, &err), -EINVAL);
+    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &e), -ENOMEM);
+    assert_non_null(strstr(e.msg, "train.stages is 4, but the model has 3 blocks"));
+    OK(island_even_plan(is, tied, 2, 4, JOB_PIPELINE_AUTO, &plan, err));
+    assert_int_equal(island_trainer_new(is, tied, &o, &plan, NULL, &t, &e), -EINVAL);
     model_free(m);
     model_free(tied);
     island_close(is);

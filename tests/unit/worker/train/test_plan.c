@@ -15,11 +15,10 @@ static struct model *wide(void)
 {
     struct model_spec s = tiny_spec();
     struct model *m = NULL;
-    struct err err = {0};
     s.image = 64;
     s.dim = 96;
     s.mlp = 384;
-    OK(model_new(&s, &m, &err));
+    OK(model_new(&s, &m, err));
     return m;
 }
 
@@ -42,8 +41,7 @@ static struct plan plan_of(const struct model *m, struct train_options o)
 {
     const struct plan_room any = {.device = "cuda:7"};
     struct plan p;
-    struct err err = {0};
-    OK(plan_train(m, &o, DT_BF16, &any, &p, &err));
+    OK(plan_train(m, &o, DT_BF16, &any, &p, err));
     return p;
 }
 
@@ -54,7 +52,6 @@ static void test_need(void **state)
     const struct plan p = plan_of(m, o);
     const struct plan_room host = {.host = true, .device = "cpu"};
     struct plan on_host;
-    struct err err = {0};
     assert_int_equal(p.weights, m->flat * 6);
     assert_int_equal(p.gradients, m->flat * 4);
     assert_true(p.optimiser >= m->flat * 8 && p.optimiser < m->flat * 8 + 4096);
@@ -62,7 +59,7 @@ static void test_need(void **state)
                      trainer_bytes(m, &o, DT_BF16));
     assert_int_equal(p.need, trainer_bytes(m, &o, DT_BF16) + p.workspace);
     assert_true(p.workspace > 0);
-    OK(plan_train(m, &o, DT_BF16, &host, &on_host, &err));
+    OK(plan_train(m, &o, DT_BF16, &host, &on_host, err));
     assert_true(on_host.workspace >= m->flat * 4);
     model_free(m);
 }
@@ -78,18 +75,17 @@ static void test_fewest(void **state)
 {
     struct model *m = wide();
     const int parts[] = {1, 2, 3, 4, 8, 16};
-    struct err err = {0};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct train_options o = options(16, 1, true);
         const uint64_t need = plan_of(m, options(16, parts[i], false)).need;
         struct plan_room room = card(need);
         struct plan p;
-        OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+        OK(plan_train(m, &o, DT_BF16, &room, &p, err));
         assert_int_equal(micro(p.accumulate), micro(parts[i]));
         assert_int_equal(p.need, need);
         while (plan_room_bytes(&room) >= need)
             room.free--;
-        OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+        OK(plan_train(m, &o, DT_BF16, &room, &p, err));
         assert_true(p.need <= p.room);
         if (parts[i] == 16) /* there are no more */
             assert_true(p.lean && p.accumulate == 16);
@@ -104,19 +100,18 @@ static void test_lean(void **state)
 {
     struct model_spec s = tiny_spec();
     struct model *m = NULL;
-    struct err err = {0};
     struct plan p;
     int lean = 0, plain = 0;
     s.image = 64;
     s.dim = 384; /* so many parameters that micro-batches are dear */
     s.mlp = 4 * s.dim;
-    OK(model_new(&s, &m, &err));
+    OK(model_new(&s, &m, err));
     struct train_options o = options(64, 1, true);
     for (int parts = 1; parts <= 64; parts++) {
         struct train_options asked = options(64, parts, false);
         asked.lean = true;
         const struct plan_room room = card(plan_of(m, asked).need);
-        OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+        OK(plan_train(m, &o, DT_BF16, &room, &p, err));
         assert_true(p.need <= p.room);
         lean += p.lean && p.accumulate > 1;
         plain += !p.lean && p.accumulate > 1;
@@ -126,7 +121,7 @@ static void test_lean(void **state)
     struct train_options small = options(64, 64, false);
     small.recompute = true;
     const struct plan_room room = card(plan_of(m, small).need);
-    OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+    OK(plan_train(m, &o, DT_BF16, &room, &p, err));
     assert_false(p.lean);
     model_free(m);
 }
@@ -138,11 +133,10 @@ static void test_asked(void **state)
     struct train_options o = options(16, 4, false);
     struct plan_room room = card(UINT64_C(1) << 40);
     struct plan p;
-    struct err err = {0};
-    OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+    OK(plan_train(m, &o, DT_BF16, &room, &p, err));
     assert_int_equal(p.accumulate, 4);
     o = options(16, 1, true);
-    OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+    OK(plan_train(m, &o, DT_BF16, &room, &p, err));
     assert_int_equal(p.accumulate, 1);
     model_free(m);
 }
@@ -184,23 +178,23 @@ static void test_fewer_devices(void **state)
     const struct train_options one = options(1, 1, true);
     struct plan_room room = {.host = true, .device = "cpu"};
     struct plan p;
-    struct err err = {0};
-    OK(plan_train(m, &one, DT_BF16, &room, &p, &err));
+    struct err e = {0};
+    OK(plan_train(m, &one, DT_BF16, &room, &p, err));
     room = card(2 * p.need + 2 * MIB); /* what is loaded grows with the batch */
     room.host = true;
     room.sharers = 4;
     room.free = room.free / 4 + 1;
-    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &err), -ENOMEM);
-    if (!strstr(err.msg, "; 2 of the 4 devices would do with "))
-        fail_msg("%s", err.msg);
-    assert_true(strlen(err.msg) < 256);
+    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &e), -ENOMEM);
+    if (!strstr(e.msg, "; 2 of the 4 devices would do with "))
+        fail_msg("%s", e.msg);
+    assert_true(strlen(e.msg) < 256);
     room.free /= 2;
-    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &err), -ENOMEM);
-    if (!strstr(err.msg, "; 1 of the 4 devices would do with "))
-        fail_msg("%s", err.msg);
+    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &e), -ENOMEM);
+    if (!strstr(e.msg, "; 1 of the 4 devices would do with "))
+        fail_msg("%s", e.msg);
     room.free /= 2;
-    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &err), -ENOMEM);
-    assert_null(strstr(err.msg, "of the 4 devices"));
+    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &e), -ENOMEM);
+    assert_null(strstr(e.msg, "of the 4 devices"));
     model_free(m);
 }
 
@@ -227,12 +221,12 @@ static void test_kept(void **state)
     struct train_options o = options(16, 1, false);
     struct plan p;
     struct plan_room room = card(plan_of(m, o).need);
-    struct err err = {0};
+    struct err e = {0};
     room.kept = room.free / 2;
     room.free -= room.kept;
-    OK(plan_train(m, &o, DT_BF16, &room, &p, &err));
+    OK(plan_train(m, &o, DT_BF16, &room, &p, err));
     room.kept = 0;
-    assert_int_equal(plan_train(m, &o, DT_BF16, &room, &p, &err), -ENOMEM);
+    assert_int_equal(plan_train(m, &o, DT_BF16, &room, &p, &e), -ENOMEM);
     model_free(m);
 }
 

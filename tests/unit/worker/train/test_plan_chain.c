@@ -72,9 +72,8 @@ static void add_frozen(struct rig *r)
 
 static void make(struct rig *r, const struct model_spec *spec, bool encoded)
 {
-    struct err err = {0};
     struct costs *p = &r->costs;
-    OK(model_new(spec, &r->m, &err));
+    OK(model_new(spec, &r->m, err));
     if (encoded)
         add_encoders(r);
     *p = (struct costs){.sizes = {1, {1}}, .n_devices = DEVICES};
@@ -85,7 +84,7 @@ static void make(struct rig *r, const struct model_spec *spec, bool encoded)
         struct costs_chain *chain = &p->chains[c];
         chain->n = model_chain(r->m, c)->spec.depth;
         chain->layers = mem_alloc_array((size_t)chain->n, sizeof *chain->layers);
-        OK(plan_chain(r->m, c, &r->opt, r->fills, r->dt, chain, &err));
+        OK(plan_chain(r->m, c, &r->opt, r->fills, r->dt, chain, err));
     }
     for (int d = 0; d < DEVICES; d++) {
         p->devices[d] =
@@ -170,13 +169,12 @@ static uint64_t needed(const struct rig *r, const struct pipe_plan *plan, int pl
     struct model *part = NULL;
     struct train_options opt = r->opt;
     struct net_encoders far;
-    struct err err = {0};
     struct plan p;
     if (plan->order == PIPE_DATA) {
         opt.accumulate = plan->cuts[0].micros;
         opt.batch = opt.accumulate * pipe_most(plan->cuts[0].samples, DEVICES);
         opt.sharers = plan->shard ? DEVICES : 0;
-        OK(plan_train(r->m, &opt, r->dt, &any, &p, &err));
+        OK(plan_train(r->m, &opt, r->dt, &any, &p, err));
         return p.need;
     }
     opt.batch = plan->cuts[0].micros * plan->cuts[0].samples;
@@ -188,8 +186,8 @@ static uint64_t needed(const struct rig *r, const struct pipe_plan *plan, int pl
         far = ahead_far(opt.encoders);
         opt.encoders = &far;
     }
-    OK(model_part_new(r->m, parts, &part, &err));
-    OK(plan_train(part, &opt, r->dt, &any, &p, &err));
+    OK(model_part_new(r->m, parts, &part, err));
+    OK(plan_train(part, &opt, r->dt, &any, &p, err));
     model_free(part);
     return p.need;
 }

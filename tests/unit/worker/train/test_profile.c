@@ -55,37 +55,37 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
                   int n)
 {
     char folder[] = "/tmp/skerry-profile-XXXXXX";
-    struct err err = {0};
+    struct err e = {0};
     struct model *m = make_model(spec);
     struct island *is = NULL;
     struct costs p, again;
     assert_non_null(mkdtemp(folder));
-    OK(island_open(devices, n, &is, &err));
-    OK(profile_get(is, m, o, UINT64_MAX, folder, &p, &err));
+    OK(island_open(devices, n, &is, err));
+    OK(profile_get(is, m, o, UINT64_MAX, folder, &p, err));
     check_costs(&p, m, n);
     /* The second one is read: a measurement would have other times. */
-    OK(profile_get(is, m, o, 1 << 20, folder, &again, &err));
+    OK(profile_get(is, m, o, 1 << 20, folder, &again, err));
     check_same(&again, &p);
     assert_int_equal(again.devices[0].memory, 1 << 20);
     costs_release(&again);
 
     /* One of another island in its place is not believed, nor a damaged one: both are made anew. */
     struct file_names names;
-    OK(file_list(folder, 8, &names, &err));
+    OK(file_list(folder, 8, &names, err));
     assert_int_equal(names.n, 1);
     char *path = file_join(folder, names.items[0]);
     again = p;
     again.n_devices = 1;
-    OK(costs_write(path, &again, &err));
-    OK(profile_get(is, m, o, UINT64_MAX, folder, &again, &err));
+    OK(costs_write(path, &again, err));
+    OK(profile_get(is, m, o, UINT64_MAX, folder, &again, err));
     check_costs(&again, m, n);
     costs_release(&again);
-    OK(file_write_atomic(path, "{\"format\": ", 11, 0600, &err));
-    assert_true(costs_read(path, &again, &err) < 0);
-    OK(profile_get(is, m, o, UINT64_MAX, folder, &again, &err));
+    OK(file_write_atomic(path, "{\"format\": ", 11, 0600, err));
+    assert_true(costs_read(path, &again, &e) < 0);
+    OK(profile_get(is, m, o, UINT64_MAX, folder, &again, err));
     check_costs(&again, m, n);
     costs_release(&again);
-    OK(costs_read(path, &again, &err));
+    OK(costs_read(path, &again, err));
     costs_release(&again);
     mem_free(path);
     file_names_release(&names);
@@ -96,7 +96,7 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
                                         .width = 1,
                                         .orders = PLANNER_BIT(PIPE_1F1B)};
     struct planner_result r;
-    OK(planner_search(&p, &opt, &r, &err));
+    OK(planner_search(&p, &opt, &r, err));
     const struct pipe_plan *plan = &r.of[PIPE_1F1B].plan;
     assert_true(plan->cuts[0].n > 1 && plan->cuts[0].n * plan->copies == n);
     for (int i = 0; i < plan->cuts[0].n; i++)
@@ -105,7 +105,7 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     costs_release(&p);
 
     profile_forget(is, m, o, folder);
-    OK(file_list(folder, 8, &names, &err));
+    OK(file_list(folder, 8, &names, err));
     assert_int_equal(names.n, 0);
     file_names_release(&names);
     assert_int_equal(rmdir(folder), 0);
@@ -149,9 +149,8 @@ static void test_larger_upscaler(void **state)
     struct model_spec spec = tiny_cascade();
     const struct train_options o = options();
     struct island *is = NULL;
-    struct err err = {0};
     assert_non_null(mkdtemp(folder));
-    OK(island_open("cpu,cpu", 2, &is, &err));
+    OK(island_open("cpu,cpu", 2, &is, err));
     spec.depth = 3;
     spec.upscaler.depth = 3;
     spec.upscaler.dim = 64;
@@ -161,17 +160,17 @@ static void test_larger_upscaler(void **state)
         struct costs p;
         spec.upscaler.image = k == 0 ? 48 : 24;
         struct model *m = make_model(&spec);
-        OK(profile_get(is, m, &o, UINT64_MAX, folder, &p, &err));
+        OK(profile_get(is, m, &o, UINT64_MAX, folder, &p, err));
         if (second_block(&p, 1) < 4 * second_block(&p, 0))
             fail_msg("%g s of the upscaler, %g s of the base", second_block(&p, 1),
                      second_block(&p, 0));
-        OK(file_list(folder, 8, &names, &err));
+        OK(file_list(folder, 8, &names, err));
         assert_int_equal(names.n, k + 1);
         file_names_release(&names);
         costs_release(&p);
         model_free(m);
     }
-    OK(file_remove_tree(folder, &err));
+    OK(file_remove_tree(folder, err));
     island_close(is);
 }
 
@@ -193,18 +192,17 @@ static void test_frozen(void **state)
     struct train_options o = options();
     struct real_encoders encoders = {0};
     struct island *is = NULL;
-    struct err err = {0};
     struct costs p, again;
     struct model *m = make_model(&spec);
     assert_non_null(mkdtemp(folder));
-    OK(island_open("cpu,cpu", 2, &is, &err));
+    OK(island_open("cpu,cpu", 2, &is, err));
     real_encoders_open(&encoders, is);
     o.encoders = encoders.tables;
     for (int fill = 0; fill < 2; fill++) {
         o.fill = fill;
-        OK(profile_get(is, m, &o, 1 << 30, folder, &p, &err));
+        OK(profile_get(is, m, &o, 1 << 30, folder, &p, err));
         assert_int_equal(p.n_frozen, 2 * fill);
-        OK(profile_get(is, m, &o, 1 << 30, folder, &again, &err));
+        OK(profile_get(is, m, &o, 1 << 30, folder, &again, err));
         assert_int_equal(again.n_frozen, p.n_frozen);
         for (int k = 0; k < p.n_frozen; k++) {
             const struct costs_frozen *a = &p.frozen[k], *b = &again.frozen[k];
@@ -237,15 +235,14 @@ static void test_sizes(void **state)
     struct model_spec spec = tiny_llama();
     struct train_options o = options();
     struct island *is = NULL;
-    struct err err = {0};
     spec.dim = 24; /* 8 or 4 a head */
     struct model *m = make_model(&spec);
     assert_non_null(mkdtemp(folder));
-    OK(island_open("cpu,cpu", 2, &is, &err));
+    OK(island_open("cpu,cpu", 2, &is, err));
     for (int batch = 1; batch <= 5; batch += 2) {
         struct costs p;
         o.batch = batch;
-        OK(profile_get(is, m, &o, 1 << 30, folder, &p, &err));
+        OK(profile_get(is, m, &o, 1 << 30, folder, &p, err));
         assert_int_equal(p.sizes.samples[p.sizes.n - 1], batch < 4 ? batch : 4);
         costs_release(&p);
     }
@@ -255,14 +252,14 @@ static void test_sizes(void **state)
     heads.kv_heads = 2;
     struct model *other = make_model(&heads);
     struct file_names before, after;
-    OK(file_list(folder, 8, &before, &err));
+    OK(file_list(folder, 8, &before, err));
     profile_forget(is, other, &o, folder);
-    OK(file_list(folder, 8, &after, &err));
+    OK(file_list(folder, 8, &after, err));
     assert_int_equal(after.n, before.n);
     file_names_release(&before);
     file_names_release(&after);
     model_free(other);
-    OK(file_remove_tree(folder, &err));
+    OK(file_remove_tree(folder, err));
     island_close(is);
     model_free(m);
 }
@@ -271,13 +268,13 @@ static void test_refused(void **state)
 {
     struct model_spec spec = tiny_spec();
     const struct train_options o = options();
-    struct err err = {0};
+    struct err e = {0};
     struct island *is = NULL;
     struct costs p;
     spec.depth = 1;
     struct model *m = make_model(&spec);
-    OK(island_open("cpu,cpu", 2, &is, &err));
-    assert_int_equal(profile_get(is, m, &o, 1 << 30, "/tmp", &p, &err), -EINVAL);
+    OK(island_open("cpu,cpu", 2, &is, err));
+    assert_int_equal(profile_get(is, m, &o, 1 << 30, "/tmp", &p, &e), -EINVAL);
     island_close(is);
     model_free(m);
 }

@@ -10,10 +10,9 @@
 
 static struct model *make_model(void)
 {
-    struct err err = {0};
     struct model_spec spec = tiny_spec();
     struct model *m = NULL;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     return m;
 }
 
@@ -27,26 +26,25 @@ struct run {
 /* Trains from fixed weights; the final flat weights (mem_free). */
 static float *train(const struct model *m, const struct run *r, double *ret_losses)
 {
-    struct err err = {0};
     struct device *dev = NULL;
     struct trainer *t = NULL;
     const unsigned n = (unsigned)r->opt.batch;
     uint8_t *images = mem_alloc((size_t)n * 3 * 6 * 6);
     int32_t *labels = mem_alloc_array(n, sizeof *labels);
     float *flat = tiny_weights(m, 21);
-    OK(device_open(r->device, r->threads, &dev, &err));
-    OK(trainer_make(dev, m, &r->opt, &t, &err));
-    OK(trainer_set(t, flat, &err));
+    OK(device_open(r->device, r->threads, &dev, err));
+    OK(trainer_make(dev, m, &r->opt, &t, err));
+    OK(trainer_set(t, flat, err));
     trainer_position(t, 100, 200);
     for (unsigned i = 0; i < r->steps; i++) {
         struct step_result res;
         tiny_batch(&m->spec, i * n, n, images, labels);
-        OK(tiny_step(t, images, labels, n, &res, &err));
+        OK(tiny_step(t, images, labels, n, &res, err));
         assert_int_equal(res.step, 100 + i);
         if (ret_losses)
             ret_losses[i] = res.loss;
     }
-    OK(trainer_get(t, flat, &err));
+    OK(trainer_get(t, flat, err));
     trainer_free(t);
     device_close(dev);
     mem_free(labels);
@@ -114,14 +112,13 @@ static void test_recompute(void **state)
 static void test_estimates(void **state)
 {
     struct model_spec spec = tiny_spec();
-    struct err err = {0};
     struct model *m = NULL;
     struct run r = {.device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 6};
     struct train_options other = r.opt;
     unsigned n = 0;
     double a[6], b[6];
     spec.self_condition = true;
-    OK(model_new(&spec, &m, &err));
+    OK(model_new(&spec, &m, err));
     r.opt.self_condition = other.self_condition = 0.25;
     other.replica++;
     for (uint64_t s = 0; s < 1000; s++) {
@@ -172,7 +169,6 @@ static void test_seed_and_replica(void **state)
  * the same images. */
 static void test_learns(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model();
     struct device *dev = NULL;
     struct trainer *t = NULL;
@@ -186,11 +182,11 @@ static void test_learns(void **state)
     opt.lr = 1e-2;
     opt.warmup = 5;
     opt.ema = 0.9;
-    OK(device_open("cpu", 1, &dev, &err));
-    OK(trainer_make(dev, m, &opt, &t, &err));
+    OK(device_open("cpu", 1, &dev, err));
+    OK(trainer_make(dev, m, &opt, &t, err));
     float *flat = model_flat_new(m);
     model_init(m, 3, flat);
-    OK(trainer_set(t, flat, &err));
+    OK(trainer_set(t, flat, err));
     for (int i = 0; i < N; i++) {
         labels[i] = i % 3;
         ids[i] = (uint64_t)i;
@@ -199,18 +195,18 @@ static void test_learns(void **state)
 
     const struct batch held = {
         .count = N, .images = images, .labels = labels, .seed = eval_seed(1), .keys = ids};
-    OK(eval_batch(trainer_net(t), &held, &before, &err));
+    OK(eval_batch(trainer_net(t), &held, &before, err));
     struct step_result r;
     for (int i = 0; i < 150; i++)
-        OK(tiny_step(t, images, labels, N, &r, &err));
-    OK(eval_batch(trainer_net(t), &held, &after, &err));
+        OK(tiny_step(t, images, labels, N, &r, err));
+    OK(eval_batch(trainer_net(t), &held, &after, err));
     assert_int_equal(after.units, N);
     assert_true(after.loss < 0.5 * before.loss);
 
     /* The EMA moved, and not as far as the weights. */
     float *ema = model_flat_new(m), *now = model_flat_new(m);
     memcpy(ema, trainer_device(t, TRAINER_EMA), m->flat * sizeof *ema); /* the CPU's */
-    OK(trainer_get(t, now, &err));
+    OK(trainer_get(t, now, err));
     assert_true(distance(m, ema, flat) > 0);
     assert_true(distance(m, ema, now) > 0);
     mem_free(ema);
@@ -224,31 +220,31 @@ static void test_learns(void **state)
 /* A weight that is not finite: the step is refused and nothing has moved. */
 static void test_divergence(void **state)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct model *m = make_model();
     struct device *dev = NULL;
     struct trainer *t = NULL;
     struct train_options opt = tiny_options();
     uint8_t images[5 * 108];
     int32_t labels[5];
-    OK(device_open("cpu-ref", 1, &dev, &err));
-    OK(trainer_make(dev, m, &opt, &t, &err));
+    OK(device_open("cpu-ref", 1, &dev, err));
+    OK(trainer_make(dev, m, &opt, &t, err));
     float *flat = tiny_weights(m, 4), *after = model_flat_new(m);
     flat[model_find(m, "blocks.1.mlp.fc1.bias")->offset] = INFINITY;
-    OK(trainer_set(t, flat, &err));
+    OK(trainer_set(t, flat, err));
     tiny_batch(&m->spec, 0, 5, images, labels);
     struct step_result r;
-    assert_int_equal(tiny_step(t, images, labels, 5, &r, &err), -EDOM);
-    assert_non_null(strstr(err.msg, "diverged"));
-    OK(trainer_get(t, after, &err));
+    assert_int_equal(tiny_step(t, images, labels, 5, &r, &e), -EDOM);
+    assert_non_null(strstr(e.msg, "diverged"));
+    OK(trainer_get(t, after, err));
     assert_memory_equal(flat, after, m->flat * sizeof *flat);
     assert_int_equal(trainer_next_step(t), 0);
 
     labels[2] = 3; /* the null label is not the data's to give */
-    assert_int_equal(tiny_step(t, images, labels, 5, &r, &err), -EINVAL);
+    assert_int_equal(tiny_step(t, images, labels, 5, &r, &e), -EINVAL);
     labels[2] = 0;
-    assert_int_equal(tiny_step(t, images, labels, 6, &r, &err), -EINVAL);
-    assert_int_equal(tiny_step(t, images, labels, 0, &r, &err), -EINVAL);
+    assert_int_equal(tiny_step(t, images, labels, 6, &r, &e), -EINVAL);
+    assert_int_equal(tiny_step(t, images, labels, 0, &r, &e), -EINVAL);
     mem_free(flat);
     mem_free(after);
     trainer_free(t);
@@ -259,7 +255,6 @@ static void test_divergence(void **state)
 /* Moments younger than the replica: the rate rises anew; older ones do not care. */
 static void test_young_moments(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model();
     struct device *dev = NULL;
     struct trainer *t = NULL;
@@ -267,10 +262,10 @@ static void test_young_moments(void **state)
     uint8_t images[5 * 108];
     int32_t labels[5];
     opt.moments_warmup = 4;
-    OK(device_open("cpu", 1, &dev, &err));
-    OK(trainer_make(dev, m, &opt, &t, &err));
+    OK(device_open("cpu", 1, &dev, err));
+    OK(trainer_make(dev, m, &opt, &t, err));
     float *flat = tiny_weights(m, 4);
-    OK(trainer_set(t, flat, &err));
+    OK(trainer_set(t, flat, err));
     tiny_batch(&m->spec, 0, 5, images, labels);
     const struct {
         uint64_t step, adam;
@@ -281,7 +276,7 @@ static void test_young_moments(void **state)
         struct step_result r;
         trainer_position(t, cases[i].step, 0);
         trainer_set_adam_step(t, cases[i].adam);
-        OK(tiny_step(t, images, labels, 5, &r, &err));
+        OK(tiny_step(t, images, labels, 5, &r, err));
         if (fabs(r.lr - opt.lr * cases[i].factor) > 1e-12)
             fail_msg("case %zu: %g, expected %g", i, r.lr, opt.lr * cases[i].factor);
     }
@@ -294,7 +289,6 @@ static void test_young_moments(void **state)
 /* trainer_set between steps keeps moments and position: get and set are no-ops. */
 static void test_set_keeps_moments(void **state)
 {
-    struct err err = {0};
     struct model *m = make_model();
     struct train_options opt = tiny_options();
     float *end[2];
@@ -303,17 +297,17 @@ static void test_set_keeps_moments(void **state)
         struct trainer *t = NULL;
         uint8_t images[5 * 108];
         int32_t labels[5];
-        OK(device_open("cpu", 1, &dev, &err));
-        OK(trainer_make(dev, m, &opt, &t, &err));
+        OK(device_open("cpu", 1, &dev, err));
+        OK(trainer_make(dev, m, &opt, &t, err));
         end[swap] = tiny_weights(m, 4);
-        OK(trainer_set(t, end[swap], &err));
+        OK(trainer_set(t, end[swap], err));
         for (unsigned i = 0; i < 4; i++) {
             struct step_result r;
             tiny_batch(&m->spec, i, 5, images, labels);
-            OK(tiny_step(t, images, labels, 5, &r, &err));
-            OK(trainer_get(t, end[swap], &err));
+            OK(tiny_step(t, images, labels, 5, &r, err));
+            OK(trainer_get(t, end[swap], err));
             if (swap)
-                OK(trainer_set(t, end[swap], &err));
+                OK(trainer_set(t, end[swap], err));
         }
         trainer_free(t);
         device_close(dev);

@@ -68,25 +68,24 @@ static struct batch fill(struct content *c, const struct model_spec *s, unsigned
 /* A weight that is not a number for the length of one step. */
 static void diverge(struct trainer *t, const struct batch *b)
 {
-    struct err err = {0};
+    struct err e = {0};
     struct step_result r;
     const struct model_tensor *tensor = &trainer_model(t)->tensors[2];
     float *kept = mem_alloc_array(2 * tensor->count, sizeof *kept);
     float *bad = kept + tensor->count;
-    OK(trainer_read(t, TRAINER_WEIGHTS, tensor, kept, &err));
+    OK(trainer_read(t, TRAINER_WEIGHTS, tensor, kept, err));
     memcpy(bad, kept, tensor->count * sizeof *bad);
     bad[0] = NAN;
-    OK(trainer_write(t, TRAINER_WEIGHTS, tensor, bad, &err));
-    OK(trainer_written(t, &err));
-    assert_int_equal(trainer_step(t, b, &r, &err), -EDOM);
-    OK(trainer_write(t, TRAINER_WEIGHTS, tensor, kept, &err));
-    OK(trainer_written(t, &err));
+    OK(trainer_write(t, TRAINER_WEIGHTS, tensor, bad, err));
+    OK(trainer_written(t, err));
+    assert_int_equal(trainer_step(t, b, &r, &e), -EDOM);
+    OK(trainer_write(t, TRAINER_WEIGHTS, tensor, kept, err));
+    OK(trainer_written(t, err));
     mem_free(kept);
 }
 
 static void read_all(struct trainer *t, struct report *r)
 {
-    struct err err = {0};
     const struct model *m = trainer_model(t);
     r->vectors = mem_alloc_array(5 * m->flat, sizeof *r->vectors);
     memset(r->vectors, 0, 5 * m->flat * sizeof *r->vectors);
@@ -94,21 +93,20 @@ static void read_all(struct trainer *t, struct report *r)
     for (int v = TRAINER_WEIGHTS; v <= TRAINER_GRADIENT; v++)
         for (size_t i = 0; i < m->n; i++)
             OK(trainer_read(t, (enum trainer_vector)v, &m->tensors[i],
-                            r->vectors + (uint64_t)v * m->flat + m->tensors[i].offset, &err));
+                            r->vectors + (uint64_t)v * m->flat + m->tensors[i].offset, err));
     r->adam = trainer_adam_step(t);
 }
 
 static struct report take(struct device *dev, const struct course *c)
 {
-    struct err err = {0};
     struct model *m;
     struct trainer *t;
     struct content content;
     struct report r = {.adam = 0};
-    OK(model_new(&c->spec, &m, &err));
-    OK(trainer_make(dev, m, &c->opt, &t, &err));
+    OK(model_new(&c->spec, &m, err));
+    OK(trainer_make(dev, m, &c->opt, &t, err));
     float *flat = tiny_weights(m, 21);
-    OK(trainer_set(t, flat, &err));
+    OK(trainer_set(t, flat, err));
     trainer_position(t, 10, 40);
     for (unsigned i = 0; i < STEPS; i++) {
         const unsigned count = c->shorter && i == SHORT_STEP ? 3 : MAX;
@@ -118,7 +116,7 @@ static struct report take(struct device *dev, const struct course *c)
         if (c->moves && i == 4)
             lazy.move_next = true;
         const int before = lazy.syncs;
-        OK(trainer_step(t, &b, &r.steps[i], &err));
+        OK(trainer_step(t, &b, &r.steps[i], err));
         memset(&content, 0xff, sizeof content); /* a step keeps nothing of it */
         if (!dev->unified)
             assert_int_equal(lazy.syncs, before + 1);
@@ -133,9 +131,8 @@ static struct report take(struct device *dev, const struct course *c)
 /* launches: what the device must have started as graphs. */
 static void compare(const struct course *c, bool refuse, int launches)
 {
-    struct err err = {0};
     struct device *cpu;
-    OK(device_open("cpu", 2, &cpu, &err));
+    OK(device_open("cpu", 2, &cpu, err));
     struct report want = take(cpu, c);
     struct device *dev = lazy_open(cpu);
     lazy.refuse = refuse;

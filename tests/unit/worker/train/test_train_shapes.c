@@ -39,11 +39,10 @@ static void with_shapes(struct model_spec *s)
 
 static void load_up(struct bench *b, struct model_spec spec, const uint8_t *shapes)
 {
-    struct err err = {0};
     memset(b, 0, sizeof *b);
     with_shapes(&spec);
-    OK(device_open("cpu-ref", 1, &b->dev, &err));
-    OK(model_new(&spec, &b->m, &err));
+    OK(device_open("cpu-ref", 1, &b->dev, err));
+    OK(model_new(&spec, &b->m, err));
     b->flat = tiny_weights(b->m, 5);
     if (model_captioned(&spec))
         b->encoders = tiny_encoders(&b->enc, &spec, DT_F32);
@@ -78,7 +77,6 @@ static void put_away(struct bench *b)
 
 static struct net *make(struct bench *b, int batch, int slots)
 {
-    struct err err = {0};
     struct net *n = NULL;
     const struct net_options opt = {.mode = NET_TRAIN,
                                     .precision = NET_F32,
@@ -86,8 +84,8 @@ static struct net *make(struct bench *b, int batch, int slots)
                                     .load = B,
                                     .slots = slots,
                                     .encoders = b->encoders};
-    OK(net_new(b->dev, b->m, &opt, &n, &err));
-    OK(weights_set(n->weights, b->flat, &err));
+    OK(net_new(b->dev, b->m, &opt, &n, err));
+    OK(weights_set(n->weights, b->flat, err));
     return n;
 }
 
@@ -102,11 +100,10 @@ static struct batch slice(struct bench *b, const struct net *n, unsigned from, u
 /* Sum of the losses of samples of one shape. */
 static double sum_of(struct net *n, const struct batch *b, bool backward)
 {
-    struct err err = {0};
     float losses[B];
     struct net_result r = {.losses = losses};
     double sum = 0;
-    OK(net_loss(n, b, true, 1.0f, backward, &r, &err));
+    OK(net_loss(n, b, true, 1.0f, backward, &r, err));
     for (unsigned i = 0; i < b->count; i++)
         sum += (double)losses[i];
     return sum;
@@ -174,27 +171,26 @@ static void gradients_of_a_rectangle(void **state)
 /* Losses of a loaded batch, a run at a time; a slot each, parts one after the other. */
 static void all_at_once(struct bench *b, struct net *n, bool parts, float losses[B], float *g)
 {
-    struct err err = {0};
     const int depth = b->m->spec.depth;
     const struct model_part cut[2] = {{0, 1}, {1, depth}}, all = {0, depth};
     struct net_micro m[B] = {0};
     int runs = 0;
-    OK(net_load(n, &b->batch, 1.0f, &err));
+    OK(net_load(n, &b->batch, 1.0f, err));
     for (unsigned from = 0; from < B; from += m[runs++].count)
         m[runs] = (struct net_micro){.from = from,
                                      .count = batch_run(&b->batch, from, B),
                                      .first = from == 0,
                                      .backward = true};
     for (int r = 0; r < runs && parts; r++)
-        OK(net_forward(n, &cut[0], r, &m[r], &err));
+        OK(net_forward(n, &cut[0], r, &m[r], err));
     for (int r = 0; r < runs; r++) {
         const int slot = parts ? r : 0;
-        OK(net_forward(n, parts ? &cut[1] : &all, slot, &m[r], &err));
-        OK(net_backward(n, parts ? &cut[1] : &all, slot, &err));
+        OK(net_forward(n, parts ? &cut[1] : &all, slot, &m[r], err));
+        OK(net_backward(n, parts ? &cut[1] : &all, slot, err));
         if (parts)
-            OK(net_backward(n, &cut[0], slot, &err));
+            OK(net_backward(n, &cut[0], slot, err));
     }
-    OK(weights_sync(n->weights, &err));
+    OK(weights_sync(n->weights, err));
     memcpy(losses, n->d_losses, B * sizeof *losses);
     memcpy(g, n->weights->g, b->m->flat * sizeof *g);
 }
@@ -203,7 +199,7 @@ static void a_batch_is_its_samples(void **state)
 {
     for (int captioned = 0; captioned < 2; captioned++) {
         struct bench b;
-        struct err err = {0};
+        struct err e = {0};
         float losses[2][B];
         load_up(&b, captioned ? tiny_captioned() : tiny_spec(), mixed);
         struct net *n = make(&b, B, 4);
@@ -219,8 +215,8 @@ static void a_batch_is_its_samples(void **state)
             assert_true(fabs(alone - (double)losses[0][i]) < 1e-5 * alone);
         }
         const struct net_micro two = {.from = 2, .count = 2};
-        OK(net_load(n, &b.batch, 1.0f, &err));
-        assert_int_equal(net_forward(n, NULL, 0, &two, &err), -EINVAL);
+        OK(net_load(n, &b.batch, 1.0f, err));
+        assert_int_equal(net_forward(n, NULL, 0, &two, &e), -EINVAL);
         mem_free(g[0]);
         mem_free(g[1]);
         net_free(n);
@@ -235,7 +231,6 @@ static void steps_do_not_depend_on_the_cut(void **state)
     for (int i = 0; i < 3; i++) {
         const int accumulate[] = {1, 4, B};
         struct bench b;
-        struct err err = {0};
         struct trainer *t;
         struct step_result r;
         struct eval_sum sum = {0};
@@ -243,12 +238,12 @@ static void steps_do_not_depend_on_the_cut(void **state)
         struct train_options o = tiny_options();
         o.batch = B;
         o.accumulate = accumulate[i];
-        OK(trainer_make(b.dev, b.m, &o, &t, &err));
-        OK(trainer_set(t, b.flat, &err));
+        OK(trainer_make(b.dev, b.m, &o, &t, err));
+        OK(trainer_set(t, b.flat, err));
         for (int s = 0; s < 3; s++)
-            OK(trainer_step(t, &b.batch, &r, &err));
+            OK(trainer_step(t, &b.batch, &r, err));
         loss[i] = r.loss;
-        OK(eval_batch(trainer_net(t), &b.batch, &sum, &err));
+        OK(eval_batch(trainer_net(t), &b.batch, &sum, err));
         eval[i] = sum.loss;
         assert_int_equal(sum.samples, B);
         trainer_free(t);
