@@ -19,20 +19,7 @@ static volatile uint8_t sink; /* all bytes are looked at */
 
 static void greet(int fd)
 {
-    uint64_t shape[] = {4};
-    Skerry__Trainer__V1__Tensor one = SKERRY__TRAINER__V1__TENSOR__INIT, *list[] = {&one};
-    Skerry__Trainer__V1__Hello hello = SKERRY__TRAINER__V1__HELLO__INIT;
-    Skerry__Trainer__V1__FromTrainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
-    one.name = (char *)(uintptr_t) "w";
-    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
-    one.shape = shape;
-    one.n_shape = 1;
-    hello.protocol = CHANNEL_PROTOCOL;
-    hello.tensors = list;
-    hello.n_tensors = 1;
-    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO;
-    m.hello = &hello;
-    if (channel_send(fd, &m.base, -1, 0, NULL) < 0)
+    if (channel_send(fd, &puppet_hello()->base, -1, 0, NULL) < 0)
         abort();
 }
 

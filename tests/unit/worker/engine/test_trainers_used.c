@@ -20,21 +20,9 @@ static void say(int fd, from_trainer *m)
 /* Hello, and that two orders are done. */
 static void speaks(int fd)
 {
-    uint64_t shape[] = {4};
-    Skerry__Trainer__V1__Tensor one = SKERRY__TRAINER__V1__TENSOR__INIT, *list[] = {&one};
-    Skerry__Trainer__V1__Hello hello = SKERRY__TRAINER__V1__HELLO__INIT;
     Skerry__Trainer__V1__Done done = SKERRY__TRAINER__V1__DONE__INIT;
     from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
-    one.name = (char *)(uintptr_t) "w";
-    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
-    one.shape = shape;
-    one.n_shape = 1;
-    hello.protocol = CHANNEL_PROTOCOL;
-    hello.tensors = list;
-    hello.n_tensors = 1;
-    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO;
-    m.hello = &hello;
-    say(fd, &m);
+    say(fd, puppet_hello());
     m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_DONE;
     m.done = &done;
     for (int i = 0; i < 2; i++)

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/trainer/channel.h"
+#include "proto/trainer.pb-c.h"
 #include "worker/external/process.h"
 
 struct process {
@@ -18,6 +20,28 @@ static bool puppet_stays; /* else it ends behind that */
 static bool puppet_over;  /* it has ended; its end of the socket may be open, as a child's */
 static size_t puppet_processes;
 static uint64_t puppet_busy_ms, puppet_cpu_ms; /* of processor time between two looks; in all */
+
+/* The hello of a trainer whose model is one tensor "w" of four values; good until the next one. */
+static inline Skerry__Trainer__V1__FromTrainer *puppet_hello(void)
+{
+    static Skerry__Trainer__V1__FromTrainer m;
+    static Skerry__Trainer__V1__Hello hello;
+    static Skerry__Trainer__V1__Tensor one, *list[] = {&one};
+    static uint64_t shape[] = {4};
+    skerry__trainer__v1__from_trainer__init(&m);
+    skerry__trainer__v1__hello__init(&hello);
+    skerry__trainer__v1__tensor__init(&one);
+    one.name = (char *)(uintptr_t) "w";
+    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
+    one.shape = shape;
+    one.n_shape = 1;
+    hello.protocol = CHANNEL_PROTOCOL;
+    hello.tensors = list;
+    hello.n_tensors = 1;
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO;
+    m.hello = &hello;
+    return &m;
+}
 
 static void puppet_ends(void)
 {

@@ -30,21 +30,9 @@ static void say(int fd, from_trainer *m)
 
 static void say_hello(int fd)
 {
-    uint64_t shape[] = {4};
-    Skerry__Trainer__V1__Tensor one = SKERRY__TRAINER__V1__TENSOR__INIT, *list[] = {&one};
-    Skerry__Trainer__V1__Hello hello = SKERRY__TRAINER__V1__HELLO__INIT;
-    from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
-    one.name = (char *)(uintptr_t) "w";
-    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
-    one.shape = shape;
-    one.n_shape = 1;
-    hello.protocol = CHANNEL_PROTOCOL;
-    hello.tensors = list;
-    hello.n_tensors = 1;
-    hello.exchanges = true;
-    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO;
-    m.hello = &hello;
-    say(fd, &m);
+    from_trainer *m = puppet_hello();
+    m->hello->exchanges = true;
+    say(fd, m);
 }
 
 static void say_progress(int fd)

@@ -39,18 +39,9 @@ static inline void say(int fd, int what, void *part, int passed)
 
 static inline void say_hello(int fd, bool able)
 {
-    uint64_t shape[] = {4};
-    Skerry__Trainer__V1__Tensor one = SKERRY__TRAINER__V1__TENSOR__INIT, *list[] = {&one};
-    Skerry__Trainer__V1__Hello hello = SKERRY__TRAINER__V1__HELLO__INIT;
-    one.name = (char *)(uintptr_t) "w";
-    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
-    one.shape = shape;
-    one.n_shape = 1;
-    hello.protocol = CHANNEL_PROTOCOL;
-    hello.tensors = list;
-    hello.n_tensors = 1;
-    hello.evaluates = hello.draws = hello.keeps_state = able;
-    say(fd, SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO, &hello, -1);
+    from_trainer *m = puppet_hello();
+    m->hello->evaluates = m->hello->draws = m->hello->keeps_state = able;
+    OK(channel_send(fd, &m->base, -1, 0, err));
 }
 
 /* The next message that the trainer was sent, but for samples: of this case (free it by
@@ -158,6 +149,18 @@ static inline int setup(void **state)
     mem_free(blobs);
     mem_free(file);
     return 0;
+}
+
+/* A shard of pictures in the cache, and nowhere else. */
+static inline struct test_shard cached_shard(int samples)
+{
+    char path[CACHE_PATH_MAX];
+    struct test_shard s = shard_make(top, 0, samples, 5, -1);
+    cache_path(cache, s.sha256, path);
+    assert_int_equal(rename(s.path, path), 0);
+    OK(cache_added(cache, s.sha256, err));
+    mem_free(s.path);
+    return s;
 }
 
 static inline int teardown(void **state)

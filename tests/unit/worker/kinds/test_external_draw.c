@@ -297,13 +297,8 @@ static void either(void **state)
 
 static int begin_all(void **state)
 {
-    char path[CACHE_PATH_MAX];
     (void)setup(state);
-    shard = shard_make(top, 0, SAMPLES, 5, -1);
-    cache_path(cache, shard.sha256, path);
-    assert_int_equal(rename(shard.path, path), 0);
-    OK(cache_added(cache, shard.sha256, err));
-    mem_free(shard.path);
+    shard = cached_shard(SAMPLES);
     return 0;
 }
 
