@@ -175,7 +175,7 @@ def test_reading_is_cut_and_refused(tmp_path, store):
     """A coordinator without a cache reads from a store that cuts and then is gone: the job waits, and ends well."""
     with running(tmp_path, store, "cut", "--lease", "2s", "--heartbeat", "500ms") as swarm:
         swarm.worker("a")
-        job = swarm.submit(rounds=60, steps=2, replicas=1)
+        job = swarm.submit(rounds=25, steps=2, replicas=1)
         swarm.wait_round(job, 1)
         stand_still(swarm, "a")
         assert swarm.job(job)["state"] == "running"
@@ -201,7 +201,7 @@ def test_a_damaged_copy(tmp_path, store):
     """The version to fold into is damaged on the coordinator's disk: it is fetched again, and the job goes on."""
     with running(tmp_path, store, "damaged") as swarm:
         swarm.worker("a")
-        job = swarm.submit(rounds=40, steps=2, replicas=1)
+        job = swarm.submit(rounds=20, steps=2, replicas=1)
         swarm.wait_round(job, 2)
         stand_still(swarm, "a")
         assert swarm.job(job)["state"] == "running"
