@@ -34,8 +34,8 @@ struct coming {
     unsigned n_begun;
 };
 
-struct coming *coming_new(const struct fetch_env *env, struct modules *modules,
-                          const char *tmp_dir, void (*on_end)(void *arg), void *arg)
+struct coming *coming_new(const struct fetch_env *env, struct modules *modules, const char *tmp_dir,
+                          void (*on_end)(void *arg), void *arg)
 {
     struct coming *c = mem_alloc(sizeof(*c));
     *c = (struct coming){

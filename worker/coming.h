@@ -5,7 +5,9 @@
  *                                                └► the version that it leads to ─► cache
  *
  * A delta is in the cache by its hash, like any other, and a task that names another one fetches
- * that.  So is the version: while the coordinator still writes it, it is made here.  A step that is decided otherwise cuts the transfer.  A failure only costs what it brought.
+ * that.  So is the version: while the coordinator still writes it, it is made here.  A step that is
+ * decided otherwise cuts the transfer.  A failure only costs what it brought.
+ *
  * Loop thread. */
 #ifndef WORKER_COMING_H
 #define WORKER_COMING_H
@@ -17,9 +19,10 @@ struct coming;
 struct fetch_env;
 struct modules;
 
-/* env, modules (NULL: no versions are made) and tmp_dir are kept until coming_free; on_end(arg): a delta is here, or will not come. */
-struct coming *coming_new(const struct fetch_env *env, struct modules *modules,
-                          const char *tmp_dir, void (*on_end)(void *arg), void *arg);
+/* env, modules (NULL: no versions are made) and tmp_dir are kept until coming_free; on_end(arg): a
+ * delta is here, or will not come. */
+struct coming *coming_new(const struct fetch_env *env, struct modules *modules, const char *tmp_dir,
+                          void (*on_end)(void *arg), void *arg);
 /* To be called after env->compute was freed.  Accepts NULL. */
 void coming_free(struct coming *c);
 

@@ -450,6 +450,8 @@ static int foresee(struct modules *m, const struct held *h, const uint8_t delta[
         return rc;
     cache_path(m->cache, sha256, to);
     rc = file_move(temp, to, err);
+    if (rc < 0)
+        (void)file_remove(temp, NULL); /* already failing */
     return rc < 0 ? rc : cache_added(m->cache, sha256, err);
 }
 
