@@ -13,11 +13,11 @@
 
 #include "common/base/base.h"
 #include "common/base/log.h"
+#include "coordinator/job/early.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
-#include "coordinator/rpc/early.h"
 #include "coordinator/work/gc.h"
 #include "coordinator/work/metrics.h"
 #include "coordinator/state/poll.h"

@@ -128,7 +128,7 @@ struct coordinator {
     uint64_t awaited_ms; /* until then, workers that hung up while we did not listen may redial */
     uint64_t told_ms;    /* when all parked workers were last told what they wait for */
     uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
-    struct list earlies; /* of rpc/early.c */
+    struct list earlies; /* of job/early.c */
     struct list beats;   /* heartbeats of new workers whose answers are delayed: rpc/service.c */
     uint64_t beat_ms;    /* by how long; 0: they are not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];

@@ -1,5 +1,5 @@
 /* Early steps: begun when all contributions are here or announced, stopped when that changes. */
-#include "coordinator/rpc/early.h"
+#include "coordinator/job/early.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"

@@ -1,4 +1,4 @@
-#include "coordinator/rpc/early.h"
+#include "coordinator/job/early.h"
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
