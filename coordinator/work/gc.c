@@ -4,6 +4,7 @@
 #include "coordinator/state/capture.h"
 
 #include "common/net/blobstore.h"
+#include "common/net/ticket.h"
 
 #define GARBAGE_MAX 65536
 #define GARBAGE_TURN 1024    /* most blobs hidden in one turn: each is a rename */
@@ -147,7 +148,7 @@ static int sweep_work(void *arg)
         capture_tidy(w->co->opt.data_dir);
         (void)w->store->ops->list(w->store, find_orphan, w, NULL); /* or the next sweep */
     }
-    return w->store->ops->tidy(w->store, w->now_s - ORPHAN_S, NULL);
+    return w->store->ops->tidy(w->store, w->now_s - TICKET_LIFE_S, NULL);
 }
 
 /* Meanwhile an orphan may have been promised to a worker, which touches it, or have got a name: it

@@ -25,7 +25,8 @@ uint64_t gc_job_removed(struct coordinator *co, const struct job *j, bool dry_ru
 void gc_hand(struct coordinator *co);
 void gc_after_commit(struct coordinator *co);
 void gc_take_back(struct coordinator *co);
-/* Deletes unnamed blobs and abandoned uploads that nobody has touched for a day. */
+/* Deletes unnamed blobs that nobody has touched for a day, and unfinished uploads without a writer
+ * once a ticket's life has passed since their last byte: a phase's end may leave one. */
 void gc_sweep(struct coordinator *co);
 
 #endif
