@@ -2,6 +2,7 @@
 
 #include "common/job/family.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/metrics.h"
 #include "coordinator/work/query.h"
 #include "coordinator/work/tasks.h"
 
@@ -60,7 +61,7 @@ static int check_cursor(const struct job *j, const Skerry__V1__Snapshot *m, uint
     return 0;
 }
 
-int snapshot_take(struct coordinator *co, const struct job *j, struct task *t,
+int snapshot_take(struct coordinator *co, struct job *j, struct task *t,
                   const Skerry__V1__Snapshot *m, uint64_t held, struct err *err)
 {
     const uint32_t levels = composition_levels(&j->comp, t->path);
@@ -89,6 +90,7 @@ int snapshot_take(struct coordinator *co, const struct job *j, struct task *t,
     s->loss_first = (double)m->loss_first;
     s->loss_last = (double)m->loss_last;
     s->seconds = (double)m->seconds;
+    metrics_saved(j, s);
     task_keep_snapshot(co, t, s);
     return 0;
 }

@@ -7,7 +7,7 @@
 
 /* Takes a report's snapshot in place of the previous one, unless that one is further along; returns
  * as kind.apply.  held: samples that the phase may count. */
-int snapshot_take(struct coordinator *co, const struct job *j, struct task *t,
+int snapshot_take(struct coordinator *co, struct job *j, struct task *t,
                   const Skerry__V1__Snapshot *m, uint64_t held, struct err *err);
 
 /* Adds how often snapshots are wanted, and the one from which the phase resumes. */

@@ -281,7 +281,7 @@ void metrics_delta(struct coordinator *co, struct job *j, const struct module_re
     share_bytes(j, m, bytes);
 }
 
-/* Down: served bytes of the modules' full files and deltas count for the running
+/* Down: served bytes of the modules' full files, averages and deltas count for the running
  * round of the paths that cross them; shards count separately. */
 static bool served_module(struct coordinator *co, struct job *j, const struct blob_id *id,
                           uint64_t bytes)
@@ -293,9 +293,12 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
                 metrics_delta(co, j, m, bytes);
                 return true;
             }
-            if (!same(&m->versions[v].full, id))
+            const bool full = same(&m->versions[v].full, id);
+            if (!full && !same(&m->versions[v].ema, id))
                 continue;
             j->bytes_down += bytes; /* not of a second: full files go to workers that join */
+            if (!full)              /* averages go to those that evaluate, whatever the round */
+                return true;
             share_bytes(j, m, bytes);
             return true;
         }
@@ -344,4 +347,10 @@ void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *
     job_edit_path(j, t->path)->bytes_up += bytes;
     if (m != NULL && from_another(j, m, t->path))
         m->bytes_from_others += bytes;
+}
+
+void metrics_saved(struct job *j, const struct snapshot *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        j->bytes_up += s->modules[i].blob.size;
 }

@@ -33,6 +33,8 @@ void metrics_delta(struct coordinator *co, struct job *j, const struct module_re
                    uint64_t bytes);
 /* A blob of ours was served; near: by a neighbour of the worker that asked. */
 void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes, bool near);
+/* A snapshot was taken: its bytes count for the job, not for a round. */
+void metrics_saved(struct job *j, const struct snapshot *s);
 /* A contribution was uploaded. */
 void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
                       const struct contribution *c);

@@ -113,6 +113,9 @@ static void another_worker_goes_on(void **state)
     assert_true(save(r, a, &first)); /* late: what is known is further */
     assert_int_equal(snapshot_of(r, id)->steps, 2);
     assert_int_equal(needed_blobs(r), 1);
+    const struct job *j = state_job(&r->co->state, state_task(&r->co->state, id)->job_id);
+    assert_int_equal(j->bytes_up, first.ref.size + second.ref.size);
+    assert_int_equal(j->paths[0].bytes_up, 0); /* a round's are of its contributions */
     const struct ledger_range held = state_task(&r->co->state, id)->ranges[0];
     leave(r, a);
     edit_task(r, id)->ready_ms = 0; /* nobody is waited for */
