@@ -12,6 +12,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "common/base/pieces.h"
+
 #define TEMP ".tmp."          /* behind the name of what is not committed */
 #define OWN_ENTRIES_MAX 65536 /* entries of a directory that may belong to another program */
 
@@ -58,6 +60,8 @@ static ssize_t write_once(int fd, const void *data, size_t len, int64_t offset)
         errno = ENOSPC;
         return -1;
     }
+    if (allowed > PIECE_BYTES)
+        allowed = PIECE_BYTES;
     return offset < 0 ? write(fd, data, allowed) : pwrite(fd, data, allowed, (off_t)offset);
 }
 
@@ -73,6 +77,7 @@ static int write_loop(int fd, const void *data, size_t len, int64_t offset, cons
             errno = ENOSPC;
         if (n <= 0)
             return err_errno(err, "cannot write %s", path);
+        pieces_done();
         p += n;
         len -= (size_t)n;
         if (offset >= 0)
@@ -99,7 +104,7 @@ int file_pread_all(int fd, void *data, size_t len, uint64_t offset, const char *
 {
     uint8_t *p = data;
     while (len > 0) {
-        ssize_t n = pread(fd, p, len, (off_t)offset);
+        ssize_t n = pread(fd, p, len < PIECE_BYTES ? len : PIECE_BYTES, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -107,6 +112,7 @@ int file_pread_all(int fd, void *data, size_t len, uint64_t offset, const char *
         if (n == 0)
             return err_set(err, -ERR_FORMAT, "%s ends at byte %llu, %zu bytes too early", path,
                            (unsigned long long)offset, len);
+        pieces_done();
         p += n;
         len -= (size_t)n;
         offset += (uint64_t)n;
@@ -114,9 +120,27 @@ int file_pread_all(int fd, void *data, size_t len, uint64_t offset, const char *
     return 0;
 }
 
+/* Writes a large file's pages to the disk, piece by piece, so that somebody who waits hears that it
+ * goes on.  A file system that cannot leaves it to fsync. */
+static int flush_pieces(int fd)
+{
+    struct stat st;
+    if (!pieces_heard() || fstat(fd, &st) < 0)
+        return 0;
+    for (off_t at = 0; at < st.st_size; at += (off_t)PIECE_BYTES) {
+        if (sync_file_range(fd, at, PIECE_BYTES,
+                            SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                SYNC_FILE_RANGE_WAIT_AFTER) < 0)
+            return errno == EIO || errno == ENOSPC || errno == EDQUOT ? -1 : 0;
+        pieces_done();
+    }
+    return 0;
+}
+
 int file_sync(int fd, const char *path, struct err *err)
 {
-    return fsync(fd) < 0 ? err_errno(err, "cannot flush %s to disk", path) : 0;
+    return flush_pieces(fd) < 0 || fsync(fd) < 0 ? err_errno(err, "cannot flush %s to disk", path)
+                                                 : 0;
 }
 
 int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct err *err)

@@ -5,6 +5,8 @@
 #include <gnutls/gnutls.h>
 #include <unistd.h>
 
+#include "common/base/pieces.h"
+
 /* GnuTLS fails here only without memory or in a broken FIPS set-up: neither can
  * be handled better than by stopping. */
 static void must(int rc, const char *what)
@@ -69,6 +71,7 @@ int hash_file_until(const char *path, bool (*stop)(void *arg), void *arg, uint8_
         if (n == 0 || rc < 0)
             break;
         hash_update(&h, piece, (size_t)n);
+        pieces_done();
         size += (uint64_t)n;
     }
     if (rc == 0) {

@@ -11,9 +11,9 @@
  *                  far it claims to be; time in which we saw its data pass does not count
  *
  * Progress only grows: steps, samples and bytes beyond those reached before, and signs that a
- * user's trainer is at work on a long step.  The activity that a worker reports is not progress;
- * else a worker that hangs in a loop would keep its lease for ever.  Pure; there is always a
- * reason. */
+ * user's trainer is at work on a long step, or that pieces of a file are written, say.  The
+ * activity that a worker reports is not progress; else a worker that hangs in a loop would keep its
+ * lease for ever.  Pure; there is always a reason. */
 #ifndef COORDINATOR_LEASE_H
 #define COORDINATOR_LEASE_H
 
@@ -24,8 +24,8 @@
 /* Fewer bytes are not progress: a transfer moves more in 20 s, or is cut. */
 #define LEASE_FLOOR_BYTES 16384
 
-/* The furthest an attempt was seen to be.  signs: of a trainer at work; its worker sends them for
- * at most an hour within a step. */
+/* The furthest an attempt was seen to be.  signs: of work that goes on between two steps; a worker
+ * sends them for at most an hour within one. */
 struct lease_reach {
     uint64_t steps, samples, bytes, signs;
 };

@@ -347,11 +347,11 @@ static void note_progress(struct coordinator *co, struct task *t, const struct w
                           const Skerry__V1__Progress *p)
 {
     struct job *j = state_job(&co->state, t->job_id);
-    const uint64_t signs = j != NULL && query_needs_trainers(j, t) ? p->signs : 0;
-    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w), signs};
+    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w), p->signs};
+    const bool signs = p->signs > t->reached.signs;
     if (!lease_progress(&t->reached, &now))
         return;
-    if (j != NULL && t->reached.signs == 0) /* the time between two signs is not that of a step */
+    if (j != NULL && !signs) /* the time between two signs is not that of a step */
         job_note_time(t->begun ? &j->phase_gaps : &j->begin_ms, core_now(co) - t->progress_ms);
     t->progress_ms = core_now(co);
     t->begun = true;

@@ -1,6 +1,7 @@
 #include "worker/engine/engine.h"
 
 #include "common/base/clock.h"
+#include "common/base/pieces.h"
 #include "worker/data/images.h"
 #include "worker/engine/encoders.h"
 #include "worker/engine/replica.h"
@@ -90,6 +91,7 @@ void engine_rest(struct engine *e)
 int engine_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
+    progress_hear(&w->progress);
     int rc = modules_plan(e->opt.modules, w, err);
     if (rc == 0 && t->tokenizer)
         rc = work_need_blob(w, t->tokenizer, "the tokenizer", err);
@@ -99,6 +101,7 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
         rc = w->kind->plan(e, w, err);
     if (rc == 0)
         work_check_needs(w);
+    pieces_hear(NULL, NULL);
     return rc;
 }
 
@@ -110,11 +113,13 @@ void engine_prepare(struct engine *e, struct work *w)
 
 int engine_run(struct engine *e, struct work *w, struct err *err)
 {
+    progress_hear(&w->progress);
     int rc = modules_rebuild(e->opt.modules, w, err);
     times_take(&w->times, TIMES_BUILT);
     const uint64_t begun = clock_now_ns();
     if (rc == 0)
         rc = w->kind->run(e, w, err);
+    pieces_hear(NULL, NULL);
     times_take(&w->times, TIMES_MADE);
     if (w->result.seconds == 0) /* a phase measures its own computing time */
         w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;

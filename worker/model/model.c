@@ -1,6 +1,7 @@
 #include "worker/model/model.h"
 
 #include "common/job/family.h"
+#include "common/base/pieces.h"
 #include "common/base/rng.h"
 #include "worker/model/model_family.h"
 
@@ -354,6 +355,7 @@ static void init_tensors(const struct model *m, uint64_t seed, float *flat)
     for (size_t i = 0; i < m->n; i++) {
         const struct model_tensor *t = &m->tensors[i];
         model_family(&m->spec)->init(t, &m->spec, seed, name_stream(t->name), flat + t->offset);
+        pieces_done();
     }
 }
 

@@ -1,9 +1,11 @@
 #include "worker/order/progress.h"
 
 #include "common/base/clock.h"
+#include "common/base/pieces.h"
 
 #define RATE_WINDOW_NS (CLOCK_NS_PER_S / 2)
 #define RATE_SMOOTH 0.3f
+#define PIECES_NS (3600 * CLOCK_NS_PER_S) /* most in which pieces alone are signs */
 
 void progress_init(struct progress *p)
 {
@@ -42,6 +44,7 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total)
     told->samples_done += done >= told->steps_done ? done - told->steps_done : done;
     told->steps_done = done;
     told->steps_total = total;
+    p->moved_ns = clock_now_ns();
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -58,6 +61,22 @@ uint64_t progress_signs(struct progress *p)
     const uint64_t signs = p->view.told.signs;
     pthread_mutex_unlock(&p->lock);
     return signs;
+}
+
+static void hear_piece(void *arg)
+{
+    struct progress *p = arg;
+    pthread_mutex_lock(&p->lock);
+    p->view.told.signs += clock_now_ns() - p->moved_ns < PIECES_NS;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void progress_hear(struct progress *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->moved_ns = clock_now_ns();
+    pthread_mutex_unlock(&p->lock);
+    pieces_hear(hear_piece, p);
 }
 
 /* The mean of those that are not NaN. */
@@ -102,6 +121,7 @@ void progress_step(struct progress *p, const struct progress_point *point, float
     Skerry__V1__Progress *told = &p->view.told;
     told->steps_done = steps;
     told->samples_done = samples;
+    p->moved_ns = clock_now_ns();
     told->grad_norm = grad_norm;
     p->loss_sum += (double)point->loss;
     p->loss_n++;

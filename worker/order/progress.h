@@ -46,6 +46,7 @@ struct progress {
     double loss_sum; /* since the last copy */
     unsigned loss_n;
     uint64_t rate_ns, rate_samples; /* where the rate was last measured */
+    uint64_t moved_ns;              /* the last step or unit, or progress_hear() */
 };
 
 void progress_init(struct progress *p);
@@ -69,6 +70,10 @@ int progress_number(struct progress *p, const char *name, struct err *err);
 /* Progress in other units: done of total.  A task in several parts begins each at 0; the samples
  * reported are the units of all parts, which only grow, as the coordinator's progress must. */
 void progress_units(struct progress *p, uint32_t done, uint32_t total);
+
+/* This thread's pieces (common/base/pieces.h) are signs until pieces_hear(NULL), for at most an
+ * hour without a step or unit: a checkpoint may take long to write, or a model to draw. */
+void progress_hear(struct progress *p);
 
 /* A user's trainer is at work, though it has reported no step. */
 void progress_sign(struct progress *p);

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/hash.h"
+#include "common/base/pieces.h"
 #include "tests/unit/common/base/util.h"
 
 static size_t entries(const char *dir)
@@ -285,6 +287,37 @@ static void places(void **state)
     scratch_free(dir);
 }
 
+static void count(void *n)
+{
+    ++*(unsigned *)n;
+}
+
+/* Large files are written, flushed and read in pieces, of which somebody may hear. */
+static void piece_by_piece(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "f");
+    const size_t size = PIECE_BYTES + 1;
+    uint8_t *data = mem_alloc(size), sha256[HASH_BYTES];
+    unsigned n = 0;
+    const int fd = open(path, O_RDWR | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    OK(file_sync(fd, path, err));
+    pieces_hear(count, &n);
+    OK(file_pwrite_all(fd, data, size, PIECE_BYTES, path, err)); /* behind a hole */
+    assert_int_equal(n, 2);
+    OK(file_sync(fd, path, err));
+    assert_int_equal(n, 2 + 3);
+    OK(file_pread_all(fd, data, size, 0, path, err));
+    assert_int_equal(n, 2 + 3 + 2);
+    OK(hash_file(path, sha256, NULL, err));
+    assert_true(n > 2 + 3 + 2 + 2);
+    pieces_hear(NULL, NULL);
+    OK(file_sync(fd, path, err));
+    assert_int_equal(close(fd), 0);
+    mem_free(data), mem_free(path);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,6 +330,7 @@ int main(void)
         cmocka_unit_test(locks_exclude),
         cmocka_unit_test(maps),
         cmocka_unit_test(places),
+        cmocka_unit_test(piece_by_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* What a heartbeat is told of a task. */
 #include "tests/unit/common/base/util.h"
 
+#include "common/base/clock.h"
+#include "common/base/pieces.h"
 #include "worker/order/progress.h"
 
 static struct progress p;
@@ -181,6 +183,27 @@ static void plan_stays(void **state)
     }
 }
 
+/* Within an hour of a step: a loop without end keeps no lease for longer. */
+static void pieces_are_signs(void **state)
+{
+    (void)state;
+    pieces_done();
+    assert_int_equal(progress_signs(&p), 0);
+    progress_hear(&p);
+    pieces_done();
+    pieces_done();
+    assert_int_equal(progress_signs(&p), 2);
+    p.moved_ns -= 3601 * CLOCK_NS_PER_S;
+    pieces_done();
+    assert_int_equal(progress_signs(&p), 2);
+    step(1, 4);
+    pieces_done();
+    assert_int_equal(progress_signs(&p), 3);
+    pieces_hear(NULL, NULL);
+    pieces_done();
+    assert_int_equal(progress_signs(&p), 3);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -208,6 +231,7 @@ int main(void)
         TEST(plan_stays),
         TEST(heard_in_part),
         TEST(a_phase_goes_on),
+        TEST(pieces_are_signs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
