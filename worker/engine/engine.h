@@ -43,6 +43,11 @@ struct engine_options {
     uint64_t started_ns;     /* when the process started, for "first step after" */
 };
 
+/* The last local checkpoint within a phase; zero: none was written. */
+struct engine_saved {
+    uint64_t at_ns, cost_ns; /* when it was written, and how long that took */
+};
+
 struct engine {
     struct engine_options opt;
     char *state_dir;
@@ -55,6 +60,7 @@ struct engine {
     double peak[2];                   /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
     bool stepped;                     /* the first training step of this process is done */
     struct log_change no_mid, no_end; /* checkpoints in a phase, and behind it */
+    struct engine_saved mid;          /* in a phase */
 
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;

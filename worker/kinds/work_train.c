@@ -33,7 +33,6 @@
 #include "worker/kinds/kinds.h"
 #include "worker/order/task_check.h"
 
-/* A local checkpoint is written this often, but never for more than 2 % of the time. */
 #define CHECKPOINT_EVERY_NS (10 * CLOCK_NS_PER_S)
 #define CHECKPOINT_SHARE 50
 #define STREAM_DATA 0x7068617365ULL
@@ -62,10 +61,9 @@ struct phase {
     struct upcoming upcoming;
     uint64_t position; /* position in the data after the present batch */
     struct replica_cursor at;
-    uint32_t first;    /* at.steps when this run of it began */
-    uint64_t window;   /* data_window(); 0: bounded by steps */
-    uint64_t begun_ns; /* time of the beginning, as if it had never been interrupted */
-    uint64_t saved_ns, save_cost_ns;
+    uint32_t first;         /* at.steps when this run of it began */
+    uint64_t window;        /* data_window(); 0: bounded by steps */
+    uint64_t begun_ns;      /* time of the beginning, as if it had never been interrupted */
     uint64_t units, places; /* texts: tokens that were predicted in this run, of so many places */
     double flops;           /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
@@ -151,6 +149,13 @@ uint64_t phase_window(uint64_t total, uint64_t batch)
 {
     uint64_t batches = total / batch / WINDOW_SHARE;
     return batch * (batches < 1 ? 1 : batches < WINDOW_BATCHES ? batches : WINDOW_BATCHES);
+}
+
+bool phase_save_due(uint64_t now_ns, uint64_t begun_ns, const struct engine_saved *last)
+{
+    const uint64_t from_ns = last->at_ns > begun_ns ? last->at_ns : begun_ns;
+    return now_ns - from_ns > CHECKPOINT_EVERY_NS &&
+           now_ns - last->at_ns > CHECKPOINT_SHARE * last->cost_ns;
 }
 
 bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
@@ -250,6 +255,20 @@ static double seconds_so_far(const struct phase *p)
     return (double)(clock_now_ns() - p->begun_ns) / 1e9;
 }
 
+/* Logs how the devices divide a step, and how long one takes. */
+static void say_training(struct phase *p)
+{
+    char took[48] = "", predicted[48] = "";
+    if (p->least_ns > 0 && *p->r->way)
+        (void)snprintf(took, sizeof took, ": %.3g s a step", (double)p->least_ns / 1e9);
+    if (*took && p->r->predicted > 0)
+        (void)snprintf(predicted, sizeof predicted, ", %.3g predicted", p->r->predicted);
+    progress_activity(&p->w->progress, "training%s%s%s", p->r->way, took, predicted);
+    if (p->least_ns > 0)
+        p->r->plan.told.measured_s = (double)p->least_ns / 1e9;
+    progress_step_plan(&p->w->progress, &p->r->plan);
+}
+
 /* Makes room for weights, Adam's moments and an average.  If it cannot be enough, nothing is
  * dropped. */
 static void make_room(struct engine *e, const struct replica *r)
@@ -272,13 +291,15 @@ static void say_saved(struct log_change *trouble, int rc, const struct err *err)
 static void save_mid(struct phase *p)
 {
     struct err err = {0};
-    uint64_t begun = clock_now_ns();
+    const uint64_t begun = clock_now_ns();
     p->at.seconds = seconds_so_far(p);
+    progress_activity(&p->w->progress, "writing a local checkpoint");
     make_room(p->e, p->r);
     if (p->at.steps > 0)
         say_saved(&p->e->no_mid, replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err), &err);
-    p->saved_ns = clock_now_ns();
-    p->save_cost_ns = p->saved_ns - begun;
+    p->e->mid.at_ns = clock_now_ns();
+    p->e->mid.cost_ns = p->e->mid.at_ns - begun;
+    say_training(p);
 }
 
 /* Saves the steps of a stopped phase for other workers. */
@@ -288,12 +309,6 @@ static void save_for_others(struct phase *p)
     if (p->at.steps > 0)
         snapshots_last(p->snapshots, &p->at);
     save_mid(p);
-}
-
-static bool save_is_due(const struct phase *p)
-{
-    uint64_t since = clock_now_ns() - p->saved_ns;
-    return since > CHECKPOINT_EVERY_NS && since > CHECKPOINT_SHARE * p->save_cost_ns;
 }
 
 /* The devices' peak rate, measured in the first phase.  A device that cannot even multiply will
@@ -426,20 +441,6 @@ static int take_batch(struct phase *p, struct batch *ret, const struct batch **r
     return 0;
 }
 
-/* Logs how the devices divide a step, and how long one takes. */
-static void say_training(struct phase *p)
-{
-    char took[48] = "", predicted[48] = "";
-    if (p->least_ns > 0 && *p->r->way)
-        (void)snprintf(took, sizeof took, ": %.3g s a step", (double)p->least_ns / 1e9);
-    if (*took && p->r->predicted > 0)
-        (void)snprintf(predicted, sizeof predicted, ", %.3g predicted", p->r->predicted);
-    progress_activity(&p->w->progress, "training%s%s%s", p->r->way, took, predicted);
-    if (p->least_ns > 0)
-        p->r->plan.told.measured_s = (double)p->least_ns / 1e9;
-    progress_step_plan(&p->w->progress, &p->r->plan);
-}
-
 /* One step; *ret_ended: no samples were left. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
@@ -478,7 +479,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
 static int train(struct phase *p, struct err *err)
 {
     p->begun_ns = clock_now_ns() - (uint64_t)(p->at.seconds * 1e9);
-    p->saved_ns = p->counted_ns = clock_now_ns();
+    p->counted_ns = clock_now_ns();
     bool ended = p->at.steps > 0 && over(p); /* cut at its end: only the report is missing */
     p->ahead.w = p->w;
     times_take(&p->w->times, TIMES_LOADED);
@@ -493,7 +494,7 @@ static int train(struct phase *p, struct err *err)
             break;
         p->at.seconds = seconds_so_far(p);
         snapshots_step(p->snapshots, &p->at);
-        if (save_is_due(p))
+        if (phase_save_due(clock_now_ns(), p->counted_ns, &p->e->mid))
             save_mid(p);
         times_take(&p->w->times, TIMES_BETWEEN);
     }

@@ -4,6 +4,7 @@
 
 #include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
+#include "worker/engine/engine.h"
 
 /* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what it has
  * used when the time is over is a prefix of its ranges and at most one window that it has begun.  A
@@ -20,6 +21,10 @@ bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double 
  * read again.  window 0: the phase is bounded by steps.  A window that was begun is used once more,
  * but the first one counts as far as it was used, since a phase of no sample would be refused. */
 uint64_t phase_used(uint64_t position, uint64_t total, uint64_t window);
+
+/* Is a local checkpoint to be written in a phase that has run since begun_ns, after the `last` one
+ * of any phase?  Every 10 s, but never for more than 2 % of the time. */
+bool phase_save_due(uint64_t now_ns, uint64_t begun_ns, const struct engine_saved *last);
 
 /* The share of the job that is over when a phase bounded by time has trained for `spent` seconds;
  * 0: the schedule goes by steps. */

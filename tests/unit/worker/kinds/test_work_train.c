@@ -761,6 +761,13 @@ static void bounded_by_time(void **state)
     t.seconds = 0;
     t.done_from = (double)NAN;
     assert_true(phase_done(&t, 10) == 0);
+    const uint64_t s = CLOCK_NS_PER_S;
+    struct engine_saved last = {980 * s, 8 * s}; /* what a checkpoint took in the phase before */
+    assert_false(phase_save_due(1011 * s, 1000 * s, &last));
+    assert_true(phase_save_due(1381 * s, 1000 * s, &last));
+    last.cost_ns = 0;
+    assert_false(phase_save_due(1009 * s, 1000 * s, &last));
+    assert_true(phase_save_due(1011 * s, 1000 * s, &last));
 }
 
 int main(void)
