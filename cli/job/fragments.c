@@ -55,7 +55,8 @@ const char *fragments_refused(const struct job_spec *s, const struct composition
 
 static bool many_snapshots(const struct job_spec *s, double train_s)
 {
-    return s->outer.snapshot > 0 && train_s > SNAPSHOTS_MOST * s->outer.snapshot;
+    const double least = job_snapshot_s(s, 0);
+    return least > 0 && train_s > SNAPSHOTS_MOST * least;
 }
 
 /* The fewest fragments, and the shortest delay, that leave the least. */

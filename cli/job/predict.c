@@ -173,6 +173,33 @@ static double rest(const struct job_spec *s, const struct measured_network *n, u
     return seconds;
 }
 
+#define SENT_SHARE                                                                                 \
+    4 /* sending snapshots takes at most 1/4 of the time (worker/engine/snapshot.h) */
+
+/* Snapshots of a phase of the network, if it is the largest. */
+static void snapshots(const struct job_spec *s, const struct measured_network *n,
+                      const struct predict_options *opt, struct prediction *p)
+{
+    const double phase_s = s->outer.steps ? s->outer.steps * n->step_s : s->outer.seconds;
+    double apart = job_snapshot_s(s, phase_s);
+    p->snapshots = 0;
+    p->snapshot_bytes = coded_bytes((int)codec_of_part((enum codec)s->wire.up), n->parameters);
+    if (apart > 0 && opt->bytes_per_s)
+        apart = fmax(apart, SENT_SHARE * (double)p->snapshot_bytes / (double)opt->bytes_per_s);
+    p->snapshot_s = apart;
+    if (apart > 0) /* none is due at the phase's end */
+        p->snapshots = (int)(phase_s * (1 - 1e-9) / apart);
+}
+
+/* Times that an average of the weights is fetched, if by another worker each. */
+static void averages(const struct job_spec *s, const struct measured_network *n,
+                     struct prediction *p)
+{
+    p->average_bytes = coded_bytes(CODEC_F32, n->parameters);
+    p->averages = s->data.holdout > 0 || s->data.holdout_path ? times(s, s->eval.every) : 0;
+    p->averages += job_is_text(s) ? 0 : times(s, s->sample.every);
+}
+
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,
              const struct predict_options *opt, struct prediction *ret)
 {
@@ -186,6 +213,8 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
         const double steps =
             spec->outer.steps ? spec->outer.steps : spec->outer.seconds / n->step_s;
         p.phases += (int)path->replicas;
+        if (up > p.up_bytes)
+            snapshots(spec, n, opt, &p);
         p.up_bytes = up > p.up_bytes ? up : p.up_bytes;
         p.down_bytes = down > p.down_bytes ? down : p.down_bytes;
         through += (double)path->replicas * (double)(up + down);
@@ -207,6 +236,9 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
         way = fragments_exchange(&r, (int)c->fragments, spec->outer.delay);
     else if (p.parts.taken)
         way = fragments_exchange(&r, p.parts.fragments, p.parts.delay);
+    if (p.parts.taken) /* fragments contribute within the phase */
+        p.snapshots = 0;
+    averages(spec, &at->networks[0], &p);
     p.whole = r.whole;
     p.link_s = way.link_s;
     p.fold_s = way.fold_s;
@@ -260,6 +292,21 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
                       seconds(p->link_s, link),
                       100 * p->link_s / (p->link_s + p->fold_s + p->train_s));
     (void)fputc('\n', out);
+    if (p->snapshots > 0)
+        (void)fprintf(out,
+                      "          %d snapshot%s of %s up (%s) in each phase, %s apart: %.2g times "
+                      "its contribution\n",
+                      p->snapshots, str_plural((uint64_t)p->snapshots),
+                      str_human_bytes(p->snapshot_bytes, up),
+                      codec_name(codec_of_part((enum codec)s->wire.up)),
+                      seconds(p->snapshot_s, left),
+                      p->snapshots * (double)p->snapshot_bytes / (double)p->up_bytes);
+    if (p->averages > 0)
+        (void)fprintf(
+            out,
+            "          %s down for each held-out loss and grid of samples, %d in the job, "
+            "unless the same worker has it\n",
+            str_human_bytes(p->average_bytes, down), p->averages);
     if (p->parts.fragments)
         (void)fprintf(
             out,

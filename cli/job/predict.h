@@ -43,8 +43,13 @@ struct predict_options {
 struct prediction {
     int phases;                    /* of a round */
     uint64_t up_bytes, down_bytes; /* of the largest phase's contribution, and new version */
-    double train_s;                /* of a round: steps, on the worker that has most to do */
-    double fold_s;                 /* of a round: from its last step to the next one's first */
+    uint64_t snapshot_bytes;       /* of one of its snapshots */
+    double snapshot_s;             /* between two; 0: it sends none */
+    int snapshots;                 /* in a phase */
+    int averages;                  /* of the weights: fetched in the job by those that evaluate */
+    uint64_t average_bytes;
+    double train_s; /* of a round: steps, on the worker that has most to do */
+    double fold_s;  /* of a round: from its last step to the next one's first */
     double link_s;  /* of a round: what its bytes through the coordinator's link make all wait */
     double rest_s;  /* of the job: held-out losses and grids of samples */
     double start_s; /* of the job: its data, and programs that come and go */

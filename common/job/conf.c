@@ -39,7 +39,8 @@ static void expected(const struct conf_key *k, char *out, size_t size)
         [CONF_ENUM - CONF_STR] = "one of",
         [CONF_SECTION - CONF_STR] = "keys with values",
     };
-    int n = snprintf(out, size, "%s%s%s", k->zero ? k->zero : "", k->zero ? " or " : "",
+    const char *word = k->zero ? k->zero : k->less;
+    int n = snprintf(out, size, "%s%s%s", word ? word : "", word ? " or " : "",
                      k->type < CONF_STR ? str_type_words((enum str_type)k->type)
                                         : words[k->type - CONF_STR]);
     for (size_t i = 0; k->type == CONF_ENUM && k->names[i] && (size_t)n < size; i++)
@@ -79,6 +80,10 @@ static int set_text(const struct conf_key *k, const char *text, void *out)
 {
     if (k->zero && strcmp(text, k->zero) == 0) {
         *(int *)at(k, out) = 0;
+        return 0;
+    }
+    if (k->less && strcmp(text, k->less) == 0) {
+        *(double *)at(k, out) = -1;
         return 0;
     }
     if (k->type == CONF_ENUM)

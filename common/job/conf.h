@@ -51,6 +51,7 @@ struct conf_key {
     const char *const *names; /* CONF_ENUM: NULL-terminated */
     const char *def;          /* default, in the form of a file; NULL: zero */
     const char *zero;         /* CONF_INT: a word for 0, besides the range */
+    const char *less;         /* CONF_DOUBLE, with a range from 0: a word for -1 */
     bool required;
     const char *doc;
     const struct conf_key *sub; /* CONF_SECTION */

@@ -569,6 +569,33 @@ int job_tokens(const struct job_spec *spec)
     return job_family(spec)->tokens(spec);
 }
 
+/* ---- snapshots ---- */
+
+#define SNAPSHOT_SHARE 2 /* most bytes of a phase's snapshots, in contributions */
+
+static double coded_bytes(enum codec c)
+{
+    const size_t n = (size_t)1 << 20;
+    return (double)codec_payload_bytes(c, n) +
+           (codec_has_scale(c) ? 2.0 * (double)codec_scales(c, n) : 0);
+}
+
+int job_snapshots_most(const struct job_spec *s)
+{
+    const enum codec up = (enum codec)s->wire.up;
+    const double most = SNAPSHOT_SHARE * coded_bytes(up) / coded_bytes(codec_of_part(up));
+    return most < 1 ? 1 : (int)most;
+}
+
+double job_snapshot_s(const struct job_spec *s, double phase_s)
+{
+    if (job_streams(s))
+        return 0;
+    return s->outer.snapshot >= 0
+               ? s->outer.snapshot
+               : fmax(JOB_SNAPSHOT_LEAST_S, phase_s / (job_snapshots_most(s) + 1));
+}
+
 /* ---- keys that would have no effect ---- */
 
 /* Keys only for mixtures.  The sections `router` and `partition` are not among them: a file with

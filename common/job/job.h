@@ -237,7 +237,7 @@ struct job_outer {
     bool spot_check;    /* first phases of new workers are repeated by others */
     int late;           /* enum job_late: for contributions after their round is closed */
     int where;          /* enum job_where: who makes the outer steps */
-    double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
+    double snapshot;    /* least seconds between two snapshots of a phase; 0: none; < 0: auto */
     int fragments;      /* parts of a module, synchronised one after the other; 0: auto, as 1 */
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */
@@ -354,6 +354,18 @@ static inline bool job_streams(const struct job_spec *s)
 {
     return s->outer.fragments > 1 || s->outer.delay > 0 || s->outer.mix > 0;
 }
+
+#define JOB_SNAPSHOT_LEAST_S                                                                       \
+    60 /* least seconds between two snapshots with outer.snapshot: auto                            \
+        */
+
+/* With outer.snapshot: auto: most snapshots that a phase sends, beside those of a worker that
+ * leaves. One saves its worker's steps only if it is lost, and all others' wait for it, but is
+ * always sent: as often as its bytes are about twice those of the contribution at most; at least
+ * once. */
+int job_snapshots_most(const struct job_spec *s);
+/* Least seconds between two snapshots of a phase that takes phase_s; 0: it sends none. */
+double job_snapshot_s(const struct job_spec *s, double phase_s);
 
 /* Does the model have two chains?  Its blocks are then the model's followed by the upscaler's. */
 static inline bool job_has_upscaler(const struct job_spec *s)

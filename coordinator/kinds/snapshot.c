@@ -9,7 +9,7 @@
 /* Does the job want snapshots?  Fragments contribute within their phases instead. */
 static bool is_wanted(const struct job *j)
 {
-    return j->spec.outer.snapshot > 0 && !query_streams(j);
+    return j->spec.outer.snapshot != 0 && !query_streams(j);
 }
 
 /* ---- report --------------------------------------------------------------- */
@@ -111,7 +111,7 @@ void snapshot_message(struct message *b, Skerry__V1__TrainTask *m)
     const struct snapshot *s = b->task->train.snapshot;
     if (!is_wanted(b->job))
         return;
-    m->snapshot_ms = (uint32_t)fmax(b->job->spec.outer.snapshot * 1e3, 1);
+    m->snapshot_ms = (uint32_t)fmax(job_snapshot_s(&b->job->spec, 0) * 1e3, 1);
     if (s == NULL)
         return;
     Skerry__V1__Snapshot *r = message_new(b, &skerry__v1__snapshot__descriptor);

@@ -70,6 +70,34 @@ static void a_link_is_that_of_the_coordinator(void **state)
                        1e-6);
 }
 
+/* A phase of half an hour could send 29, one each minute; by itself it sends one beside e3m0. */
+static void snapshots_are_predicted(void **state)
+{
+    const struct measured at = machine(0.5, 0);
+    struct prediction p;
+    predicted(BASE "outer: {rounds: 10, steps: 3600}\nwire: {up: e3m0}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.snapshots, 1);
+    assert_float_equal(p.snapshot_s, 900, 1e-9);
+    assert_int_equal(p.snapshot_bytes, 1000000 + 2 * 3907);
+    predicted(BASE "outer: {rounds: 10, steps: 3600, snapshot: 60}\nwire: {up: int8}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.snapshots, 29);
+    predicted(BASE "outer: {rounds: 10, seconds: 1800, snapshot: 60}\n", &at,
+              &(struct predict_options){.workers = 1, .bytes_per_s = 20000}, &p);
+    assert_int_equal(p.snapshots, 8); /* 201 s each: a quarter of the link */
+    predicted(BASE "outer: {rounds: 10, steps: 3600, snapshot: 0}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.snapshots, 0);
+    predicted(BASE "outer: {rounds: 10, steps: 110}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.snapshots, 0); /* 55 s */
+    predicted(BASE "outer: {rounds: 10, steps: 9}\neval: {every: 5}\nsample: {every: 2}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.averages, 2 + 5);
+    assert_int_equal(p.average_bytes, 4000000);
+}
+
 /* 4 workers, 10 M parameters, 100 Mbit/s: 3.3 s of bytes beside 200 steps of 0.1 s. */
 static void fragments_are_proposed_where_they_hide_the_link(void **state)
 {
@@ -207,6 +235,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_share_the_workers),
         cmocka_unit_test(a_link_is_that_of_the_coordinator),
+        cmocka_unit_test(snapshots_are_predicted),
         cmocka_unit_test(fragments_are_proposed_where_they_hide_the_link),
         cmocka_unit_test(auto_takes_them_where_quality_holds),
         cmocka_unit_test(what_a_delay_does_not_hide_is_waited_for),

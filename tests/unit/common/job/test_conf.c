@@ -33,7 +33,8 @@ static const struct conf_key keys[] = {
     CONF(struct outer, seed, U64, .required = true, .doc = "a seed"),
     CONF(struct outer, bytes, BYTES, .def = "1KiB", .doc = "a size"),
     CONF(struct outer, wait, DURATION_MS, .def = "2s", .max = 60000, .doc = "a time"),
-    CONF(struct outer, rate, DOUBLE, .def = "0.5", .min = 0, .max = 1, .doc = "a rate"),
+    CONF(struct outer, rate, DOUBLE, .def = "0.5", .less = "auto", .min = 0, .max = 1,
+         .doc = "a rate"),
     CONF(struct outer, colour, ENUM, .names = colours, .def = "green", .doc = "a colour"),
     CONF(struct outer, files, STRS, .doc = "files"),
     CONF(struct outer, levels, INTS, .min = 0, .max = 7, .doc = "levels"),
@@ -72,6 +73,9 @@ static void fills_every_type(void **state)
     assert_true(!o.on && o.count == 0 && o.bytes == 1024 && o.wait == 2000 && o.colour == 1);
     assert_true(o.inner.depth == 3 && o.levels.n == 0);
     conf_release(keys, &o);
+    OK(bind("seed: 1\nrate: auto", &o, err));
+    assert_true(o.rate == -1);
+    conf_release(keys, &o);
     struct outer d = {0};
     conf_defaults(keys, &d);
     assert_true(d.rate == 0.5 && d.seed == 0 && d.inner.depth == 3);
@@ -88,7 +92,7 @@ static void refuses(void **state)
         {"seed: 1\ncount: 6", "f:2: count is '6', expected auto or a whole number from 1 to 5"},
         {"seed: 1\nbytes: many", "expected a size such as 64MiB"},
         {"seed: 1\nwait: 2m", "expected a duration such as 2s from 0 to 1m"},
-        {"seed: 1\nrate: 1.5", "expected a number from 0 to 1"},
+        {"seed: 1\nrate: 1.5", "expected auto or a number from 0 to 1"},
         {"seed: 1\ncolour: gren", "expected one of red, green; did you mean 'green'?"},
         {"seed: 1\nlevels: [1, 8]", "levels is '8', expected a list of at most 64 whole numbers"},
         {"seed: 1\nfiles: {a: b}", "files is a section, expected a list of texts"},

@@ -593,6 +593,39 @@ static void a_trainer_keeps_its_rate(void **state)
     job_release(&s);
 }
 
+/* By itself a phase sends about twice its contribution's bytes: one snapshot of int8 beside e3m0.
+ */
+static void snapshots_are_worth_their_bytes(void **state)
+{
+    static const struct {
+        const char *more;
+        int most;
+        double apart_s;
+    } cases[] = {
+        {"outer: {rounds: 2, steps: 9}\nwire: {up: e3m0}", 1, 900},
+        {"outer: {rounds: 2, steps: 9, snapshot: auto}\nwire: {up: int8}", 2, 600},
+        {"outer: {rounds: 2, steps: 9}\nwire: {up: f32}", 2, 600},
+        {"outer: {rounds: 2, steps: 9, snapshot: 5}", 1, 5},
+        {"outer: {rounds: 2, steps: 9, snapshot: 0}", 1, 0},
+        {"outer: {rounds: 2, steps: 9, fragments: 2}", 1, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job_spec spec;
+        char *text = str_printf("name: x\ndata: {path: x, image_size: 8}\n"
+                                "model: {patch: 2, dim: 16, depth: 2, heads: 2}\n"
+                                "train: {batch: 8}\n%s\n",
+                                cases[i].more);
+        OK(job_parse(text, strlen(text), "f", &spec, err));
+        assert_int_equal(job_snapshots_most(&spec), cases[i].most);
+        assert_true(job_snapshot_s(&spec, 1800) == cases[i].apart_s);
+        if (cases[i].apart_s > 60) /* not more than one a minute */
+            assert_true(job_snapshot_s(&spec, 90) == 60);
+        job_release(&spec);
+        mem_free(text);
+    }
+}
+
 /* However a file is written, and whatever else is in it. */
 static void secrets_are_left_out(void **state)
 {
@@ -668,6 +701,7 @@ int main(void)
         cmocka_unit_test(momentum_fits_the_outer_steps),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(secrets_are_left_out),
+        cmocka_unit_test(snapshots_are_worth_their_bytes),
         cmocka_unit_test(what_has_no_room_is_refused),
         cmocka_unit_test(fills_the_defaults),
         cmocka_unit_test(reads_every_kind),
