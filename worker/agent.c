@@ -26,7 +26,6 @@
 #define RETRY_MS 1000
 #define REPORT_MS 30000
 #define LEAVE_BYE_MS 1500
-#define NOTICE_KEEP_MS 30000 /* kept of the remaining time for saving, sending and leaving */
 #define JOBS_MAX 256
 #define SENDS_AGAIN_MAX 3
 #define SAVE_TIMES 6 /* writing a large checkpoint to a slow disk takes many times opt.hung_ms */
@@ -697,10 +696,9 @@ static void on_retry(void *arg)
 static void on_hung(void *arg)
 {
     struct agent *a = arg;
-    const bool stays = a->core.leave == AGENT_STAYS;
     /* A trainer that is made ready for the next task goes on; and a result is sent first. */
     if ((a->w && progress_signs(&a->w->progress) != a->signs) ||
-        (a->core.saving && a->core.state != AGENT_SAVING && stays)) {
+        (a->core.saving && a->core.state != AGENT_SAVING && a->core.leave == AGENT_STAYS)) {
         await_answer(a, a->opt.hung_ms);
         return;
     }
@@ -888,12 +886,14 @@ void agent_notice(struct agent *a, const char *reason, uint32_t ms)
 {
     if (a->core.leave != AGENT_STAYS)
         return;
-    const uint32_t wait = ms > NOTICE_KEEP_MS ? ms - NOTICE_KEEP_MS : 0;
+    const uint64_t ns = atomic_load(&a->opt.engine->snapshot_ns), keep = decide_agent_keep_ms(ns);
+    if (a->w && ns == 0) /* nobody knows how long one takes, so one is sent now, too */
+        atomic_store(&a->w->save, true);
     log_warn("agent", "%s in %.0f s", reason, ms / 1e3);
     str_copy(a->notice_reason, sizeof(a->notice_reason), reason);
     a->leave_ms = loop_now_ms(a->loop) + ms;
     session_notice(a->session, reason, ms);
     news(a, AGENT_DRAIN);
     if (a->core.leave == AGENT_STAYS)
-        loop_timer_start(a->notice, wait, 0);
+        loop_timer_start(a->notice, ms > keep ? (uint32_t)(ms - keep) : 0, 0);
 }

@@ -3,6 +3,8 @@
 #define IN(state) (1u << AGENT_##state)
 #define COMPUTES (IN(PLANNING) | IN(RUNNING) | IN(STOPPING))
 
+#define NOTICE_KEEP_MS UINT64_C(30000)
+
 /* Targets of a move besides the states. */
 enum { OVER = AGENT_STATES, FREE }; /* the task is over; there is none */
 
@@ -184,6 +186,12 @@ static void on_any(struct agent_core *c, const struct agent_event *ev, struct ag
     default:
         break;
     }
+}
+
+uint64_t decide_agent_keep_ms(uint64_t snapshot_ns)
+{
+    const uint64_t ms = snapshot_ns / 1000000 * 3 / 2;
+    return ms > NOTICE_KEEP_MS ? ms : NOTICE_KEEP_MS;
 }
 
 struct agent_decision decide_agent(struct agent_core *c, const struct agent_event *ev)

@@ -127,6 +127,10 @@ struct agent_decision decide_agent(struct agent_core *c, const struct agent_even
  * on fragments that were sent. */
 bool decide_agent_makes(const struct agent_core *c);
 
+/* What is kept of the time that a notice leaves, for the last snapshot: half a minute, or half as
+ * much again as the last one took to make and send (0: none was sent). */
+uint64_t decide_agent_keep_ms(uint64_t snapshot_ns);
+
 /* Whether the compute thread has the present task. */
 bool decide_agent_computes(const struct agent_core *c);
 

@@ -11,6 +11,8 @@
 #ifndef WORKER_ENGINE_H
 #define WORKER_ENGINE_H
 
+#include <stdatomic.h>
+
 #include "common/base/base.h"
 #include "common/base/log.h"
 
@@ -61,6 +63,7 @@ struct engine {
     bool stepped;                     /* the first training step of this process is done */
     struct log_change no_mid, no_end; /* checkpoints in a phase, and behind it */
     struct engine_saved mid;          /* in a phase */
+    _Atomic uint64_t snapshot_ns; /* to make and send the last snapshot; 0: none was.  Any thread */
 
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;

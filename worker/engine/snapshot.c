@@ -204,6 +204,8 @@ static int next(struct snapshots *s, struct err *err)
     s->failed = false;
     s->sent += s->counts;
     s->sent_ns = clock_now_ns() - s->begun_ns;
+    if (s->opt.took_ns)
+        atomic_store(s->opt.took_ns, s->sent_ns);
     log_debug("snapshot", "task=%" PRIu64 " is saved at step %u", s->w->task->id, s->saved);
     drop(s);
     return 0;

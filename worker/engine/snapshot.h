@@ -11,6 +11,8 @@
 #ifndef WORKER_SNAPSHOT_H
 #define WORKER_SNAPSHOT_H
 
+#include <stdatomic.h>
+
 #include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 #include "worker/engine/replica.h"
@@ -28,6 +30,7 @@ struct snapshots_options {
     /* What each of the task's modules has gained with `samples`, by contribute.h's `snapshot`. */
     int (*make)(void *arg, uint64_t samples, struct work_output *outs, struct err *err);
     void *arg;
+    _Atomic uint64_t *took_ns; /* set to what it takes to make and send one; NULL: nobody asks */
 };
 
 /* make() of one of our own networks; r->flat is scratch. */

@@ -474,7 +474,12 @@ static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, 
 static void open_snapshots(struct phase *p)
 {
     const struct snapshots_options opt = {
-        .w = p->w, .window = p->window, .make = make_snapshot, .arg = p};
+        .w = p->w,
+        .window = p->window,
+        .make = make_snapshot,
+        .arg = p,
+        .took_ns = &p->e->snapshot_ns,
+    };
     if (!p->fragments && external_exchanges(p->x))
         p->snapshots = snapshots_open(&opt);
 }

@@ -663,7 +663,12 @@ static int start(struct phase *p, struct err *err)
         return rc;
     p->saves = (struct snapshot_net){p->w, p->r};
     const struct snapshots_options saves = {
-        .w = p->w, .window = p->window, .make = snapshot_net_make, .arg = &p->saves};
+        .w = p->w,
+        .window = p->window,
+        .make = snapshot_net_make,
+        .arg = &p->saves,
+        .took_ns = &p->e->snapshot_ns,
+    };
     p->snapshots = snapshots_open(&saves);
     return 0;
 }

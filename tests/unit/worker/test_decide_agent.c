@@ -384,6 +384,15 @@ static void until_it_is_reported(void **state)
     }
 }
 
+/* What a slow link needs: half a minute is enough for most. */
+static void time_is_kept_for_the_last_snapshot(void **state)
+{
+    (void)state;
+    assert_int_equal(decide_agent_keep_ms(0), 30000);
+    assert_int_equal(decide_agent_keep_ms(UINT64_C(20000000000)), 30000);
+    assert_int_equal(decide_agent_keep_ms(UINT64_C(64000000000)), 96000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +409,7 @@ int main(void)
         cmocka_unit_test(hung_leaves_without_an_answer),
         cmocka_unit_test(rules_hold_everywhere),
         cmocka_unit_test(until_it_is_reported),
+        cmocka_unit_test(time_is_kept_for_the_last_snapshot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,13 +109,17 @@ struct rig {
     uint8_t sha256[32];
     char *classes[2], spec[512];
     struct snapshot_net net;
+    _Atomic uint64_t took_ns;
 };
 
 static struct snapshots *open_snapshots(struct rig *r, uint64_t window)
 {
     r->net = (struct snapshot_net){&r->work, r->r};
-    const struct snapshots_options opt = {
-        .w = &r->work, .window = window, .make = snapshot_net_make, .arg = &r->net};
+    const struct snapshots_options opt = {.w = &r->work,
+                                          .window = window,
+                                          .make = snapshot_net_make,
+                                          .arg = &r->net,
+                                          .took_ns = &r->took_ns};
     return snapshots_open(&opt);
 }
 
@@ -397,6 +401,7 @@ static void as_many_as_are_worth_it(void **state)
     step_is_saved(s, &at, false); /* as coarse as the contribution, so two */
     atomic_store(&r.work.save, true);
     step_is_saved(s, &at, true);
+    assert_true(r.took_ns > 0);
     snapshots_close(s);
     end(&r);
 }
