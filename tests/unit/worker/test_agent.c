@@ -40,7 +40,7 @@ static struct coming {
     unsigned stops;
 } deltas;
 
-struct coming *coming_new(const struct fetch_env *env, const char *tmp_dir,
+struct coming *coming_new(const struct fetch_env *env, struct modules *modules, const char *tmp_dir,
                           void (*on_end)(void *arg), void *arg)
 {
     deltas = (struct coming){.on_end = on_end, .arg = arg};

@@ -146,10 +146,7 @@ static void test_job_ends(void **state)
     assert_true(is_begun(&r));
     r.j->state = JOB_CANCELLED;
     early_turn(r.co);
-    const uint64_t until = clock_now_ms() + DEADLINE_MS;
-    while (list_empty(&r.co->next.durables) && clock_now_ms() < until)
-        loop_turn(r.co->loop, false);
-    assert_false(list_empty(&r.co->next.durables));
+    WAIT_DOING(!list_empty(&r.co->next.durables), loop_turn(r.co->loop, false));
     struct durable *d = list_entry(list_pop(&r.co->next.durables), struct durable, link);
     d->fn(d->arg, -ERR_CANCELLED);
     mem_free(d);
@@ -262,7 +259,7 @@ static struct growing *fetch(struct rig *r)
     struct growing *g = NULL;
     uint64_t of;
     early_turn(r->co);
-    for (const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    for (const uint64_t until = clock_now_ms() + WAIT_MS;
          early_delta(r->co, &r->name, &g, &of) == -EAGAIN;) {
         assert_true(clock_now_ms() < until);
         loop_turn(r->co->loop, false);
