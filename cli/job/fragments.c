@@ -53,10 +53,10 @@ const char *fragments_refused(const struct job_spec *s, const struct composition
     return NULL;
 }
 
-static bool many_snapshots(const struct job_spec *s, double train_s)
+static bool many_snapshots(const struct job_spec *s, const struct fragments_round *r)
 {
-    const double least = job_snapshot_s(s, 0);
-    return least > 0 && train_s > SNAPSHOTS_MOST * least;
+    const double least = job_snapshot_s(s, r->parameters);
+    return least > 0 && r->train_s > SNAPSHOTS_MOST * least;
 }
 
 /* The fewest fragments, and the shortest delay, that leave the least. */
@@ -94,7 +94,7 @@ void fragments_choose(const struct job_spec *s, const struct composition *c,
     find(s, r, ret);
     if (!ret->fragments)
         ret->why = "a delay of an eighth of the steps would not hide half of the exchange";
-    else if (!(ret->why = fragments_refused(s, c)) && many_snapshots(s, r->train_s))
+    else if (!(ret->why = fragments_refused(s, c)) && many_snapshots(s, r))
         ret->why = "a worker that is lost would lose more than two snapshots' time";
     ret->taken = !ret->why;
 }

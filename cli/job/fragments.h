@@ -25,6 +25,7 @@ struct fragments_round {
     struct exchange whole;
     double step_s, train_s;
     uint64_t bytes_per_s; /* of the links; 0: not known */
+    uint64_t parameters;  /* of a path */
 };
 
 struct fragments_choice {

@@ -173,15 +173,14 @@ static double rest(const struct job_spec *s, const struct measured_network *n, u
     return seconds;
 }
 
-#define SENT_SHARE                                                                                 \
-    4 /* sending snapshots takes at most 1/4 of the time (worker/engine/snapshot.h) */
+#define SENT_SHARE 4 /* sending snapshots takes at most 1/4 of the time (worker's snapshot.h) */
 
 /* Snapshots of a phase of the network, if it is the largest. */
 static void snapshots(const struct job_spec *s, const struct measured_network *n,
                       const struct predict_options *opt, struct prediction *p)
 {
     const double phase_s = s->outer.steps ? s->outer.steps * n->step_s : s->outer.seconds;
-    double apart = job_snapshot_s(s, phase_s);
+    double apart = job_snapshot_s(s, n->parameters);
     p->snapshots = 0;
     p->snapshot_bytes = coded_bytes((int)codec_of_part((enum codec)s->wire.up), n->parameters);
     if (apart > 0 && opt->bytes_per_s)
@@ -229,6 +228,7 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
         .step_s = at->networks[0].step_s,
         .train_s = p.train_s,
         .bytes_per_s = opt->bytes_per_s,
+        .parameters = at->networks[0].parameters,
     };
     struct exchange way = r.whole;
     fragments_choose(spec, c, &r, &p.parts);

@@ -571,29 +571,18 @@ int job_tokens(const struct job_spec *spec)
 
 /* ---- snapshots ---- */
 
-#define SNAPSHOT_SHARE 2 /* most bytes of a phase's snapshots, in contributions */
+#define SNAPSHOT_LEAST_S 60.0
+#define SNAPSHOT_GB_S 900.0 /* between two of a gigabyte each */
 
-static double coded_bytes(enum codec c)
+double job_snapshot_s(const struct job_spec *s, uint64_t parameters)
 {
-    const size_t n = (size_t)1 << 20;
-    return (double)codec_payload_bytes(c, n) +
-           (codec_has_scale(c) ? 2.0 * (double)codec_scales(c, n) : 0);
-}
-
-int job_snapshots_most(const struct job_spec *s)
-{
-    const enum codec up = (enum codec)s->wire.up;
-    const double most = SNAPSHOT_SHARE * coded_bytes(up) / coded_bytes(codec_of_part(up));
-    return most < 1 ? 1 : (int)most;
-}
-
-double job_snapshot_s(const struct job_spec *s, double phase_s)
-{
+    const enum codec c = codec_of_part((enum codec)s->wire.up);
+    const double bytes = (double)codec_payload_bytes(c, parameters) +
+                         (codec_has_scale(c) ? 2.0 * (double)codec_scales(c, parameters) : 0);
     if (job_streams(s))
         return 0;
-    return s->outer.snapshot >= 0
-               ? s->outer.snapshot
-               : fmax(JOB_SNAPSHOT_LEAST_S, phase_s / (job_snapshots_most(s) + 1));
+    return s->outer.snapshot >= 0 ? s->outer.snapshot
+                                  : fmax(SNAPSHOT_LEAST_S, SNAPSHOT_GB_S * sqrt(bytes / 1e9));
 }
 
 /* ---- keys that would have no effect ---- */

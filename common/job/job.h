@@ -355,17 +355,11 @@ static inline bool job_streams(const struct job_spec *s)
     return s->outer.fragments > 1 || s->outer.delay > 0 || s->outer.mix > 0;
 }
 
-#define JOB_SNAPSHOT_LEAST_S                                                                       \
-    60 /* least seconds between two snapshots with outer.snapshot: auto                            \
-        */
-
-/* With outer.snapshot: auto: most snapshots that a phase sends, beside those of a worker that
- * leaves. One saves its worker's steps only if it is lost, and all others' wait for it, but is
- * always sent: as often as its bytes are about twice those of the contribution at most; at least
- * once. */
-int job_snapshots_most(const struct job_spec *s);
-/* Least seconds between two snapshots of a phase that takes phase_s; 0: it sends none. */
-double job_snapshot_s(const struct job_spec *s, double phase_s);
+/* Least seconds between two snapshots of a phase of a path of so many parameters; 0: there are
+ * none.  With outer.snapshot: auto it grows with the square root of a snapshot's bytes, as between
+ * checkpoints that cost as much as their bytes (Young, A first order approximation to the optimum
+ * checkpoint interval, 1974): docs/spot.md. */
+double job_snapshot_s(const struct job_spec *s, uint64_t parameters);
 
 /* Does the model have two chains?  Its blocks are then the model's followed by the upscaler's. */
 static inline bool job_has_upscaler(const struct job_spec *s)

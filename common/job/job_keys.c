@@ -400,10 +400,10 @@ static const struct conf_key outer_keys[] = {
                 "that reports checksums, and rounds have no fragments"),
     CONF(struct job_outer, snapshot, DOUBLE, .def = "auto", .less = "auto", .min = 0, .max = 86400,
          .doc = "least seconds between two snapshots of a phase; when its worker is lost, "
-                "another one continues from the last. auto: a minute or more, so that they divide "
-                "the phase evenly and together have about twice the bytes of its contribution at "
-                "most. Snapshots that would take over a fiftieth of the time or a quarter of the "
-                "link are made less often. 0: none. There are none with fragments"),
+                "another one continues from the last. auto: a minute, and for large models 15 "
+                "minutes times the square root of a snapshot's gigabytes. Snapshots that would "
+                "take over a fiftieth of the time or a quarter of the link are made less often. "
+                "0: none. There are none with fragments"),
     CONF(struct job_outer, fragments, INT, .def = "auto", .zero = "auto", .min = 1, .max = 32,
          .doc = "parts of a module (strided blocks; for a trainer without trainer.levels, its "
                 "tensors in order), synchronised one after the other within a round. auto: "

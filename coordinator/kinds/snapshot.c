@@ -106,12 +106,22 @@ static Skerry__V1__Contribution *module_of(struct message *b, const struct snaps
     return c;
 }
 
+/* Of the task's path. */
+static uint64_t parameters(const struct message *b)
+{
+    const struct composition_path *p = &b->job->comp.paths[b->task->path];
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < composition_levels(&b->job->comp, b->task->path); l++)
+        n += b->job->modules[p->modules[l]].params;
+    return n;
+}
+
 void snapshot_message(struct message *b, Skerry__V1__TrainTask *m)
 {
     const struct snapshot *s = b->task->train.snapshot;
     if (!is_wanted(b->job))
         return;
-    m->snapshot_ms = (uint32_t)fmax(job_snapshot_s(&b->job->spec, 0) * 1e3, 1);
+    m->snapshot_ms = (uint32_t)fmax(job_snapshot_s(&b->job->spec, parameters(b)) * 1e3, 1);
     if (s == NULL)
         return;
     Skerry__V1__Snapshot *r = message_new(b, &skerry__v1__snapshot__descriptor);

@@ -28,8 +28,6 @@ struct snapshots {
     struct uplink_job *puts[MODEL_LEVELS_MAX];
     struct uplink_job *call;
     uint64_t begun_ns, made_ns, sent_ns; /* when the last one began; its times to make and send */
-    bool counts, failed;                 /* the last one: it was not asked for; it did not arrive */
-    int sent;                            /* of those that count */
     struct log_change trouble;
 };
 
@@ -39,20 +37,6 @@ uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_n
     if (ns < MADE_SHARE * made_ns)
         ns = MADE_SHARE * made_ns;
     return ns < SENT_SHARE * sent_ns ? SENT_SHARE * sent_ns : ns;
-}
-
-/* Is another one wanted at all, and *ret_ms: how long after the last? */
-static bool wanted(const struct snapshots *s, const struct replica_cursor *at, uint32_t *ret_ms)
-{
-    const int most = job_snapshots_most(&s->w->spec);
-    const double phase_s =
-        s->t->seconds > 0 ? s->t->seconds : at->seconds / at->steps * s->t->steps;
-    *ret_ms = s->t->snapshot_ms;
-    if (s->w->spec.outer.snapshot >= 0)
-        return true;
-    if (!s->failed) /* else the next one may be in time */
-        *ret_ms = (uint32_t)fmin(fmax(*ret_ms, 1e3 * phase_s / (most + 1)), UINT32_MAX);
-    return s->sent < most;
 }
 
 struct snapshots *snapshots_open(const struct snapshots_options *opt)
@@ -94,7 +78,6 @@ void snapshots_close(struct snapshots *s)
 static void give_up(struct snapshots *s, const struct err *err)
 {
     drop(s);
-    s->failed = true;
     s->sent_ns = clock_now_ns() - s->begun_ns;
     if (err->code != -ERR_CANCELLED)
         log_on_change(&s->trouble, LOG_LEVEL_WARN, "snapshot",
@@ -201,8 +184,6 @@ static int next(struct snapshots *s, struct err *err)
         return err_set(err, -ERR_STALE, "%.200s", reply->reason);
     s->saved = s->at.steps;
     s->trouble.hash = 0;
-    s->failed = false;
-    s->sent += s->counts;
     s->sent_ns = clock_now_ns() - s->begun_ns;
     if (s->opt.took_ns)
         atomic_store(s->opt.took_ns, s->sent_ns);
@@ -231,13 +212,10 @@ void snapshots_step(struct snapshots *s, const struct replica_cursor *at)
     if (s == NULL)
         return;
     pump(s, false);
-    if (s->stage != IDLE || at->steps <= s->saved)
-        return;
-    uint32_t ms;
     const uint64_t since = clock_now_ns() - s->begun_ns;
-    const bool due = wanted(s, at, &ms) && since >= snapshots_pause_ns(ms, s->made_ns, s->sent_ns);
-    s->counts = due;
-    if (due || atomic_load(&s->w->save))
+    if (s->stage == IDLE && at->steps > s->saved &&
+        (atomic_load(&s->w->save) ||
+         since >= snapshots_pause_ns(s->t->snapshot_ms, s->made_ns, s->sent_ns)))
         begin(s, at);
 }
 

@@ -4,9 +4,8 @@
  *
  *    IDLE ─due─► SENDS (the files, in the background) ─► REPORTS ─► IDLE
  *
- * Due is one `TrainTask.snapshot_ms` after the last began, with `outer.snapshot: auto` a part of
- * the phase (job_snapshot_s), but never so often that making them takes more than a fiftieth of the
- * time, or sending them more than a quarter.  Failing to save is
+ * Due is one `TrainTask.snapshot_ms` after the last began, but never so often that making them
+ * takes more than a fiftieth of the time, or sending them more than a quarter.  Failing to save is
  * no failure of the phase.  Compute thread. */
 #ifndef WORKER_SNAPSHOT_H
 #define WORKER_SNAPSHOT_H

@@ -73,12 +73,17 @@ static void a_link_is_that_of_the_coordinator(void **state)
 /* A phase of half an hour could send 29, one each minute; by itself it sends one beside e3m0. */
 static void snapshots_are_predicted(void **state)
 {
-    const struct measured at = machine(0.5, 0);
+    struct measured at = machine(0.5, 0);
     struct prediction p;
+    at.networks[0].parameters = 400000000;
     predicted(BASE "outer: {rounds: 10, steps: 3600}\nwire: {up: e3m0}\n", &at,
               &(struct predict_options){.workers = 1}, &p);
-    assert_int_equal(p.snapshots, 1);
-    assert_float_equal(p.snapshot_s, 900, 1e-9);
+    assert_int_equal(p.snapshots, 3);
+    assert_float_equal(p.snapshot_s, 571.4, 0.1);
+    at.networks[0].parameters = 1000000;
+    predicted(BASE "outer: {rounds: 10, steps: 3600}\nwire: {up: e3m0}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.snapshots, 29); /* one a minute */
     assert_int_equal(p.snapshot_bytes, 1000000 + 2 * 3907);
     predicted(BASE "outer: {rounds: 10, steps: 3600, snapshot: 60}\nwire: {up: int8}\n", &at,
               &(struct predict_options){.workers = 1}, &p);

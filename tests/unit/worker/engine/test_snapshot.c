@@ -13,8 +13,7 @@
 #define SPEC                                                                                       \
     "name: x\nseed: 1\ndata: {path: x, image_size: 8}\n"                                           \
     "model: {patch: 2, dim: 16, depth: 2, heads: 2}\n"                                             \
-    "train: {batch: 8, precision: f32}\nouter: {rounds: 2, steps: 9, snapshot: %s}\nwire: {up: "   \
-    "%s, down: f32}\n"
+    "train: {batch: 8, precision: f32}\nouter: {rounds: 2, steps: 9}\nwire: {up: %s, down: f32}\n"
 #define MODULE 70
 #define MS UINT64_C(1000000)
 
@@ -123,7 +122,7 @@ static struct snapshots *open_snapshots(struct rig *r, uint64_t window)
     return snapshots_open(&opt);
 }
 
-static void begin_every(struct rig *r, const char *every, const char *up)
+static void begin(struct rig *r, const char *up)
 {
     struct replica_cursor at;
     bool resumed;
@@ -136,7 +135,7 @@ static void begin_every(struct rig *r, const char *every, const char *up)
     OK(cache_open(r->blobs, 0, &co.cache, err));
     OK(island_open("cpu", 1, &r->is, err));
     r->rs = replicas_new(r->is, r->state, 1 << 30, NULL, NULL);
-    (void)snprintf(r->spec, sizeof(r->spec), SPEC, every, up);
+    (void)snprintf(r->spec, sizeof(r->spec), SPEC, up);
     skerry__v1__task__init(&r->task);
     skerry__v1__train_task__init(&r->train);
     skerry__v1__module_ref__init(&r->module);
@@ -163,11 +162,6 @@ static void begin_every(struct rig *r, const char *every, const char *up)
     OK(job_parse(r->spec, strlen(r->spec), "job.yaml", &r->work.spec, err));
     OK(replica_plan(r->rs, &r->work, err));
     OK(replica_get(r->rs, &r->work, NULL, &r->r, &resumed, &at, err));
-}
-
-static void begin(struct rig *r, const char *up)
-{
-    begin_every(r, "0.001", up);
 }
 
 /* The phase's first weights become a file of the cache; those at hand are n(0, 0.01) beside. */
@@ -364,64 +358,6 @@ static void as_often_as_the_link_bears(void **state)
     assert_int_equal(snapshots_pause_ns(60000, 2000 * MS, 40000 * MS), 160000 * MS);
 }
 
-/* Makes a step, and looks until it is saved, or for so long that it will not be: making one may
- * take a fiftieth of the time. */
-static void step_is_saved(struct snapshots *s, struct replica_cursor *at, bool expected)
-{
-    const unsigned calls = co.calls;
-    const uint64_t until = clock_now_ns() + (expected ? 20 : 1) * CLOCK_NS_PER_S;
-    at->steps++;
-    while (co.calls == calls && clock_now_ns() < until)
-        snapshots_step(s, at);
-    snapshots_travel(s);
-    assert_int_equal(co.calls - calls, expected);
-}
-
-/* By itself a phase sends so many as have about twice its contribution's bytes; those that are
- * asked for are another matter, and one that did not arrive is tried again. */
-static void as_many_as_are_worth_it(void **state)
-{
-    (void)state;
-    struct rig r;
-    struct replica_cursor at = here;
-    begin_every(&r, "auto", "int8");
-    train(&r);
-    struct snapshots *s = open_snapshots(&r, 0);
-    at.seconds = 1e-6;
-    r.train.snapshot_ms = 60000;
-    atomic_store(&r.work.save, true);
-    step_is_saved(s, &at, true);
-    r.train.snapshot_ms = 1;
-    co.broken = true;
-    step_is_saved(s, &at, false);
-    assert_true(co.puts > 1);
-    co.broken = false;
-    step_is_saved(s, &at, true);
-    step_is_saved(s, &at, true);
-    step_is_saved(s, &at, false); /* as coarse as the contribution, so two */
-    atomic_store(&r.work.save, true);
-    step_is_saved(s, &at, true);
-    assert_true(r.took_ns > 0);
-    snapshots_close(s);
-    end(&r);
-}
-
-/* They divide the phase evenly. */
-static void not_before_a_part_of_the_phase(void **state)
-{
-    (void)state;
-    struct rig r;
-    struct replica_cursor at = here;
-    begin_every(&r, "auto", "e3m0");
-    train(&r);
-    struct snapshots *s = open_snapshots(&r, 0);
-    at.seconds = 1000; /* of 4 steps of 9 */
-    step_is_saved(s, &at, false);
-    assert_int_equal(co.puts, 0);
-    snapshots_close(s);
-    end(&r);
-}
-
 static void check_says_what_is_wrong(void **state)
 {
     (void)state;
@@ -468,8 +404,6 @@ int main(void)
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(failing_is_no_failure_of_the_phase),
         cmocka_unit_test(as_often_as_the_link_bears),
-        cmocka_unit_test(as_many_as_are_worth_it),
-        cmocka_unit_test(not_before_a_part_of_the_phase),
         cmocka_unit_test(check_says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
