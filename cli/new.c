@@ -204,6 +204,7 @@ static void find_prompts(const struct job_file *file, struct new_job *job)
         return;
     const struct dataset_cut how = {.shard_samples = 8 * NEW_PROMPTS,
                                     .max_bad = UINT32_MAX,
+                                    .look = true,
                                     .dir = dir,
                                     .on_shard = take_prompts,
                                     .ctx = job};

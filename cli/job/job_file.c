@@ -488,6 +488,7 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
         .holdout = job->spec.data.holdout,
         .shard_samples = (uint32_t)job->spec.data.shard_samples,
         .max_bad = (uint32_t)job->spec.data.max_bad,
+        .look = !up->cli,
         .dir = dir,
         .on_shard = take_shard,
         .on_progress = show_cut,

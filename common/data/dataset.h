@@ -112,6 +112,9 @@ struct dataset_cut {
     /* For one of several sources of a dataset: nothing need be left to train on; images and
      * documents are held out only by hash. */
     bool may_hold_all, may_hold_none;
+    /* The shards are only looked at: tars are shuffled in parts, so that less than 0.5 GiB lies in
+     * `dir`. */
+    bool look;
     uint32_t shard_samples; /* target; shards differ by at most a few samples */
     uint32_t max_bad;       /* most bad images, and most images without caption */
     const char *dir;        /* an existing folder for the shards */
@@ -143,10 +146,9 @@ struct dataset_report {
     const char *bad_why[DATASET_BAD_NAMED]; /* static: "larger than 64 MiB" */
 };
 
-/* Shuffles (folders and text: everything; tars: through a window of samples; in
- * bounded memory) and writes shards (shard.h).  Equal datasets, seeds and options
- * give equal bytes.  Text can be cut only once, and its tokens need their room in
- * `dir`, too. */
+/* Shuffles everything, in bounded memory, and writes shards (shard.h).  Equal datasets, seeds and
+ * options give equal bytes.  Of tars and text no shard is handed out before all was read, and the
+ * images, or the tokens, need their room in `dir`, too.  Text can be cut only once. */
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
                 struct err *err);
 void dataset_report_release(struct dataset_report *report);

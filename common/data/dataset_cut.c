@@ -4,8 +4,7 @@
 #include "common/data/dataset_impl.h"
 #include "common/data/shard.h"
 
-#define WINDOW_SAMPLES 8192
-#define WINDOW_BYTES (256u << 20)
+#define LOOK_BYTES (256u << 20)
 #define STREAM_ORDER 0x736875666cULL /* the seed's streams: the shuffle, */
 #define STREAM_HOLDOUT 0x686f6c64ULL /* and which samples are held out */
 
@@ -124,7 +123,7 @@ static int emit(struct cutter *c, const struct dataset_image *m)
         .cls = m->cls,
         .data = m->data,
         .len = m->len,
-        .feature = (const uint8_t *)m->feature,
+        .feature = m->feature,
         .captions = m->captions,
         .captions_len = m->captions_len,
     };
@@ -180,59 +179,94 @@ static int check_image(struct cutter *c, const struct dataset *ds, const struct 
     return rc == 0 && ds->captions ? note_captions(c, m) : rc;
 }
 
-/* Images that wait to be drawn. */
-struct window {
-    struct dataset_image *items; /* copies */
-    size_t n, bytes;
+/* ---- images that do not come shuffled ---- */
+
+/* An image in the spool; the column, the key with its NUL, the captions and the file follow. */
+struct spooled {
+    uint32_t cls, dim;
+    size_t key_len, captions_len, len;
 };
 
-static size_t image_bytes(const struct dataset_image *m)
+struct images {
+    struct cutter *c;
+    struct spool spool;
+    struct buf record;
+    uint64_t written; /* images */
+};
+
+/* An image counts as half done when it was read, and as done when it was written. */
+static int tell_images(struct images *m)
 {
-    return m->len + m->dim * sizeof(*m->feature) + m->captions_len;
+    return m->written % 64 == 0 ? cut_progress(m->c, (m->c->seen + m->written) / 2) : 0;
 }
 
-static void image_free(struct dataset_image *m)
+static int spool_image(struct images *to, const struct dataset_image *m)
 {
-    mem_free(m->key);
-    mem_free(m->data);
-    mem_free(m->feature);
-    mem_free(m->captions);
+    struct cutter *c = to->c;
+    const struct spooled head = {m->cls, m->dim, strlen(m->key), m->captions_len, m->len};
+    struct buf *b = &to->record;
+    buf_clear(b);
+    int rc = buf_append(b, &head, sizeof(head));
+    if (rc == 0)
+        rc = buf_append(b, m->feature, m->dim * sizeof(float));
+    if (rc == 0)
+        rc = buf_append(b, m->key, head.key_len + 1);
+    if (rc == 0)
+        rc = buf_append(b, m->captions, m->captions_len);
+    if (rc == 0)
+        rc = buf_append(b, m->data, m->len);
+    if (rc < 0)
+        return err_set(c->err, rc, "out of memory while shuffling images");
+    return spool_add(&to->spool, rng_mix(rng_mix(c->opt->seed, STREAM_ORDER), cut_hash(m->key)),
+                     b->data, b->len, c->err);
 }
 
-static int emit_random(struct cutter *c, struct window *w)
+static int emit_spooled(void *ctx, const uint8_t *p, size_t len)
 {
-    size_t i = (size_t)rng_below(&c->rng, w->n);
-    struct dataset_image out = w->items[i];
-    w->items[i] = w->items[--w->n];
-    w->bytes -= image_bytes(&out);
-    int rc = emit(c, &out);
-    image_free(&out);
+    struct images *from = ctx;
+    struct spooled head;
+    (void)len;
+    memcpy(&head, p, sizeof(head));
+    p += sizeof(head);
+    const uint8_t *key = p + head.dim * sizeof(float), *captions = key + head.key_len + 1;
+    const struct dataset_image m = {
+        .key = (const char *)key,
+        .cls = head.cls,
+        .feature = p,
+        .dim = head.dim,
+        .captions = head.captions_len ? (const char *)captions : NULL,
+        .captions_len = head.captions_len,
+        .data = captions + head.captions_len,
+        .len = head.len,
+    };
+    int rc = emit(from->c, &m);
+    from->written++;
+    return rc < 0 ? rc : tell_images(from);
+}
+
+static int emit_images(struct images *m)
+{
+    return spool_emit(&m->spool, emit_spooled, m, m->c->err);
+}
+
+/* Images are shuffled over the whole dataset: those of a tar are often sorted by class. */
+static int add_unshuffled(struct images *to, const struct dataset_image *m)
+{
+    int rc = spool_image(to, m);
+    if (rc == 0 && to->c->opt->look && to->spool.bytes >= LOOK_BYTES)
+        rc = emit_images(to);
     return rc;
 }
 
-/* Copies an image into the window, after making room there. */
-static int hold(struct cutter *c, struct window *w, const struct dataset_image *m)
+static int check_room(const struct cutter *c, const struct dataset *ds)
 {
-    struct dataset_image copy = *m;
-    while (w->n && (w->n == WINDOW_SAMPLES || w->bytes + image_bytes(m) > WINDOW_BYTES)) {
-        int rc = emit_random(c, w);
-        if (rc < 0)
-            return rc;
-    }
-    copy.key = str_dup(m->key);
-    copy.data = mem_try(m->len);
-    copy.feature = m->dim ? mem_try_array(m->dim, sizeof(*m->feature)) : NULL;
-    copy.captions = m->captions ? str_ndup(m->captions, m->captions_len) : NULL;
-    if (!copy.data || (m->dim && !copy.feature)) {
-        image_free(&copy);
-        return err_set(c->err, -ENOMEM, "out of memory while shuffling images");
-    }
-    memcpy(copy.data, m->data, m->len);
-    if (copy.feature)
-        memcpy(copy.feature, m->feature, m->dim * sizeof(*m->feature));
-    w->items[w->n++] = copy;
-    w->bytes += image_bytes(m);
-    return 0;
+    uint64_t room;
+    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
+    int rc = file_disk_free(c->opt->dir, &room, c->err);
+    if (rc < 0 || c->opt->look || ds->bytes <= room)
+        return rc;
+    return err_set(c->err, -ENOSPC, "%s takes %s to shuffle, but %s has only %s free", ds->name,
+                   str_human_bytes(ds->bytes, need), c->opt->dir, str_human_bytes(room, have));
 }
 
 static int refuse_empty(const struct cutter *c, const struct dataset *ds)
@@ -248,27 +282,38 @@ static int refuse_empty(const struct cutter *c, const struct dataset *ds)
                          r->bad_count ? r->bad[0] : "?", r->bad_count ? r->bad_why[0] : "?");
 }
 
-int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool through_window)
+/* Reads all images, and adds those that are good. */
+static int read_images(struct images *to, struct dataset *ds, dataset_next_fn *next, bool shuffled)
 {
-    struct window w = {0};
+    struct cutter *c = to->c;
     struct dataset_image m;
     int rc = 0;
-    if (through_window && !(w.items = mem_try_array(WINDOW_SAMPLES, sizeof(*w.items))))
-        return err_set(c->err, -ENOMEM, "out of memory while shuffling images");
     while (rc == 0 && (rc = next(ds, &m, c->err)) > 0) {
         if (!sniff(m.data, m.len))
             rc = note_bad(c, &m);
         else if ((rc = check_image(c, ds, &m)) == 0)
-            rc = through_window ? hold(c, &w, &m) : emit(c, &m);
+            rc = shuffled ? emit(c, &m) : add_unshuffled(to, &m);
         c->seen++;
         if (rc == 0 && (c->seen % 64 == 0 || c->seen == c->total))
-            rc = cut_progress(c, c->seen);
+            rc = cut_progress(c, shuffled ? c->seen : (c->seen + to->written) / 2);
     }
-    while (rc == 0 && w.n)
-        rc = emit_random(c, &w);
-    while (w.n)
-        image_free(&w.items[--w.n]);
-    mem_free(w.items);
+    return rc;
+}
+
+int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool shuffled)
+{
+    struct images m = {.c = c};
+    spool_init(&m.spool, c->opt->dir, "images", ds->bytes);
+    buf_init(&m.record, DATASET_IMAGE_MAX + (8u << 20)); /* with its column and captions */
+    int rc = shuffled ? 0 : check_room(c, ds);
+    if (rc == 0)
+        rc = read_images(&m, ds, next, shuffled);
+    if (rc == 0)
+        rc = emit_images(&m);
+    if (rc == 0 && !shuffled)
+        rc = cut_progress(c, c->seen);
+    spool_release(&m.spool);
+    buf_release(&m.record);
     if (rc == 0 && c->report.samples <= (c->opt->may_hold_all ? 0 : c->report.holdout_samples))
         rc = refuse_empty(c, ds);
     if (rc == 0 && c->report.uncaptioned == c->report.samples)
@@ -293,7 +338,6 @@ int cut_open(struct cutter *c, const struct dataset *ds, const struct dataset_cu
         .holdout_below = (uint64_t)ldexp(opt->holdout, 64),
         .report.classes = ds->classes.n,
     };
-    rng_init(&c->rng, opt->seed, STREAM_ORDER);
     if (ds->classes.n)
         c->report.counts = mem_alloc_array(ds->classes.n, sizeof(*c->report.counts));
     return 0;

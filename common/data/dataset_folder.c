@@ -325,7 +325,7 @@ static int folder_cut(struct cutter *c, struct dataset *ds)
     f->order = cut_order(c, f->n);
     if (!f->order)
         return err_set(c->err, -ENOMEM, "out of memory while shuffling %s", ds->path);
-    int rc = cut_images(c, ds, next_file, false);
+    int rc = cut_images(c, ds, next_file, true);
     for (size_t i = 0; rc == 0 && i < c->report.classes; i++)
         if (c->report.counts[i] == 0)
             rc = refuse_class(c, ds, i);

@@ -5,6 +5,7 @@
  *   dataset_tar.c        WebDataset tars                | sources: a row each
  *   dataset_text.c       documents                     /
  *   dataset_cut.c        samples to shards: called by sources while they are cut
+ *   dataset_spool.c      a shuffle on disk
  *   dataset_column.c     names of images, and an image's column
  *   dataset_left.c       files that are left out
  *   dataset_captions.c   an image's captions
@@ -49,6 +50,7 @@ struct dataset {
     bool any_captions;         /* there is at least one, judging by names */
     struct file_names classes; /* text: none */
     uint64_t samples;          /* text: 0 */
+    uint64_t bytes;            /* tars: of all images */
     struct dataset_left left;  /* counted while it is opened */
     char *left_out;            /* NULL: nothing */
     void *own;                 /* the source's state */
@@ -157,19 +159,45 @@ _Static_assert(DATASET_IMAGE_MAX == 64u << 20, "told in words");
 
 /* An image from a source. */
 struct dataset_image {
-    char *key; /* "cat/0001.jpg" or "part-000/000123" */
+    const char *key; /* "cat/0001.jpg" or "part-000/000123" */
     uint32_t cls;
-    uint8_t *data;
+    const uint8_t *data;
     size_t len;
-    const char *fault; /* static: why it has no data; NULL: it has */
-    float *feature;    /* the column; NULL: none asked for */
+    const char *fault;   /* static: why it has no data; NULL: it has */
+    const void *feature; /* the column, floats; NULL: none asked for */
     uint32_t dim;
-    char *captions; /* NULL: none */
+    const char *captions; /* NULL: none */
     size_t captions_len;
     bool captions_cut;
 };
 /* 1 with *ret (borrowed until the next call), 0 at the end. */
 typedef int dataset_next_fn(struct dataset *ds, struct dataset_image *ret, struct err *err);
+
+/* ---- a shuffle on disk ---- */
+
+#define SPOOL_BUCKETS 64
+
+/* Records that come out in the order of their hashes, equal ones in that of the source.  Takes
+ * about 32 MiB of memory, and the records' bytes in `dir`. */
+struct spool {
+    const char *dir, *name; /* borrowed: DIR/NAME-NUMBER are its files */
+    struct spool_bucket {
+        struct file_out file;
+        struct buf pending;
+        uint64_t records;
+    } buckets[SPOOL_BUCKETS];
+    unsigned n;
+    uint64_t records, bytes; /* that it holds */
+};
+typedef int spool_emit_fn(void *ctx, const uint8_t *record, size_t len);
+
+/* source_bytes: about how many will come. */
+void spool_init(struct spool *s, const char *dir, const char *name, uint64_t source_bytes);
+int spool_add(struct spool *s, uint64_t hash, const void *record, size_t len, struct err *err);
+/* Gives out all records, borrowed and not aligned, and then is empty; the disk's room is free as
+ * soon as a 64th, or 32 MiB, was given out.  A negative return of emit, with *err, stops it. */
+int spool_emit(struct spool *s, spool_emit_fn *emit, void *ctx, struct err *err);
+void spool_release(struct spool *s);
 
 /* ---- cutting ---- */
 
@@ -188,7 +216,6 @@ struct cutter {
     uint64_t holdout_below; /* a sample is held out if its 64-bit hash is below this */
     uint64_t seen, total;
     bool any; /* a sample came already: its column's length is report.dim */
-    struct rng rng;
     struct err *err;
 };
 
@@ -200,8 +227,8 @@ int cut_close(struct cutter *c, int rc, struct dataset_report *ret);
 
 /* The shuffled order of a source's n files; NULL: no memory. */
 uint32_t *cut_order(const struct cutter *c, size_t n);
-/* Adds all images of `next` to their splits, through a window if they do not come shuffled. */
-int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool through_window);
+/* Adds all images of `next` to their splits; shuffles them unless they come so. */
+int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool shuffled);
 /* Adds a sample to its split; closes a full shard. */
 int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool holdout);
 /* Is the sample of that name held out, by its hash? */

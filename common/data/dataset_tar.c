@@ -359,6 +359,7 @@ static int scan_tars(struct dataset *ds, const struct dataset_options *opt, stru
         if (rc < 0)
             break;
         ds->any_captions = ds->any_captions || t->now.captions.text.len;
+        ds->bytes += t->now.image.len;
         if (++ds->samples > DATASET_SAMPLES_MAX)
             return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->name,
                            DATASET_SAMPLES_MAX);
@@ -480,11 +481,11 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
     return 1;
 }
 
-/* Shuffles in a window, so that memory is bounded and each tar is read once. */
+/* Each tar is read once more, and its images are shuffled on disk. */
 static int tars_cut(struct cutter *c, struct dataset *ds)
 {
     rewind_tars(ds->own);
-    return cut_images(c, ds, next_image, true);
+    return cut_images(c, ds, next_image, false);
 }
 
 const struct dataset_source dataset_tars = {

@@ -1,11 +1,9 @@
 /* Text as a dataset: documents become pieces, pieces are shuffled on disk, then
  * written as shards.
  *
- *    documents ──tokens──► pieces ──by hash of (seed, piece)──► buckets on disk
- *    buckets in order, each sorted by hash in memory ──► shards
+ *    documents ──tokens──► pieces ──by hash of (seed, piece)──► spool on disk ──► shards
  *
- * The order is that of the hashes, for any number of buckets.  No shard is
- * given out before everything was read, so a fault in the data costs no upload. */
+ * No shard is given out before everything was read, so a fault in the data costs no upload. */
 
 #include "common/base/base.h"
 #include "common/base/rng.h"
@@ -16,9 +14,6 @@
 
 #define STREAM_PIECES 0x706965636573ULL /* the seed's streams: the order of the pieces, */
 #define STREAM_SPANS 0x7370616e73ULL    /* and which spans are held out */
-#define BUCKETS_MAX 64
-#define BUCKET_SOURCE_BYTES (32u << 20) /* bytes of the source for each bucket */
-#define PENDING_BYTES (256u << 10)
 #define RECORD_MAX (16u << 20)
 #define KEPT_BYTES (512u << 20) /* most bytes of a kept document, with its columns */
 #define PROGRESS_EVERY 256
@@ -27,18 +22,6 @@
 struct record {
     uint64_t hash;
     uint32_t key_len, len, tokens, dim;
-};
-
-struct bucket {
-    struct file_out file;
-    struct buf pending;
-    uint64_t records;
-};
-
-struct spool {
-    struct bucket buckets[BUCKETS_MAX];
-    unsigned n;
-    bool holdout;
 };
 
 struct text_dataset {
@@ -129,68 +112,16 @@ static void text_close(struct dataset *ds)
     mem_free(own);
 }
 
-/* ---- buckets ---- */
-
-static void spool_init(struct spool *s, uint64_t source_bytes, bool holdout)
-{
-    uint64_t n = source_bytes / BUCKET_SOURCE_BYTES + 1;
-    s->n = n < BUCKETS_MAX ? (unsigned)n : BUCKETS_MAX;
-    s->holdout = holdout;
-    for (unsigned i = 0; i < s->n; i++) {
-        s->buckets[i].file.fd = -1;
-        buf_init(&s->buckets[i].pending, PENDING_BYTES + RECORD_MAX);
-    }
-}
-
-static void spool_release(struct spool *s)
-{
-    for (unsigned i = 0; i < s->n; i++) {
-        file_out_abort(&s->buckets[i].file);
-        buf_release(&s->buckets[i].pending);
-    }
-}
-
-static int flush(struct bucket *b, struct err *err)
-{
-    int rc = file_out_write(&b->file, b->pending.data, b->pending.len, err);
-    buf_clear(&b->pending);
-    return rc;
-}
-
 static size_t record_bytes(const struct record *r)
 {
     return sizeof(*r) + r->key_len + r->len + r->dim * sizeof(float);
 }
 
-static int spool_add(struct text_cut *t, struct spool *s, const uint8_t *record)
+static int add_record(struct text_cut *t, struct spool *s, const uint8_t *record)
 {
     struct record r;
     memcpy(&r, record, sizeof(r));
-    unsigned i = (unsigned)((r.hash >> 32) * s->n >> 32); /* in the hashes' order */
-    struct bucket *b = &s->buckets[i];
-    struct err *err = t->c->err;
-    int rc = 0;
-    if (b->file.fd < 0) {
-        char *path =
-            str_printf("%s/%s-pieces-%u", t->c->opt->dir, s->holdout ? "holdout" : "train", i);
-        rc = file_out_open(&b->file, path, 0600, err);
-        mem_free(path);
-        if (rc < 0)
-            return rc;
-    }
-    rc = buf_append(&b->pending, record, record_bytes(&r));
-    if (rc < 0)
-        return err_set(err, rc, "out of memory while cutting the text");
-    b->records++;
-    return b->pending.len >= PENDING_BYTES ? flush(b, err) : 0;
-}
-
-static uint64_t spool_records(const struct spool *s)
-{
-    uint64_t n = 0;
-    for (unsigned i = 0; i < s->n; i++)
-        n += s->buckets[i].records;
-    return n;
+    return spool_add(s, r.hash, record, record_bytes(&r), t->c->err);
 }
 
 /* ---- the document that is kept for the held-out loss ---- */
@@ -202,7 +133,7 @@ static int release_kept(struct text_cut *t, struct spool *to)
     for (size_t at = 0; rc == 0 && at < b->len;) {
         struct record r;
         memcpy(&r, b->data + at, sizeof(r));
-        rc = spool_add(t, to, b->data + at);
+        rc = add_record(t, to, b->data + at);
         at += record_bytes(&r);
     }
     buf_clear(b);
@@ -215,7 +146,7 @@ static bool is_nearer(struct text_cut *t, const struct text_document *doc)
     const double size = (double)(doc->text ? doc->len : doc->n_ids * sizeof(uint16_t));
     const double asked = t->c->opt->holdout * (double)text_source_bytes(t->own->text);
     const double off = fabs(size - fmax(asked, 2 * DATASET_PIECE_MIN));
-    if (spool_records(&t->holdout) > 0 || (t->kept.records.len > 0 && off >= t->kept.off))
+    if (t->holdout.records > 0 || (t->kept.records.len > 0 && off >= t->kept.off))
         return false;
     t->kept.off = off;
     return true;
@@ -224,7 +155,7 @@ static bool is_nearer(struct text_cut *t, const struct text_document *doc)
 /* Decides on the kept document at the end. */
 static int settle_kept(struct text_cut *t)
 {
-    const bool holds = spool_records(&t->holdout) > 0;
+    const bool holds = t->holdout.records > 0;
     t->c->report.holdout_documents += !holds && t->kept.records.len > 0;
     return release_kept(t, holds ? &t->train : &t->holdout);
 }
@@ -290,7 +221,7 @@ static int add_piece(struct text_cut *t, const struct text_document *doc, enum s
         return err_set(c->err, rc, "out of memory while cutting '%s'", key);
     return split == SPLIT_KEEP
                ? 0
-               : spool_add(t, split == SPLIT_HOLDOUT ? &t->holdout : &t->train, t->record.data);
+               : add_record(t, split == SPLIT_HOLDOUT ? &t->holdout : &t->train, t->record.data);
 }
 
 /* The ids at..at+n of the document. */
@@ -401,24 +332,19 @@ static int take_source(struct text_cut *t, struct text_source *source, bool hold
 
 /* ---- pieces to shards ---- */
 
-struct item {
-    uint64_t hash;
-    const uint8_t *record;
+struct emitting {
+    struct text_cut *t;
+    bool holdout;
+    uint64_t n;
 };
 
-/* Compares by hash; equal ones keep the order of the source. */
-static int by_hash(const void *a, const void *b)
+static int emit_record(void *ctx, const uint8_t *p, size_t len)
 {
-    const struct item *x = a, *y = b;
-    if (x->hash != y->hash)
-        return x->hash < y->hash ? -1 : 1;
-    return x->record < y->record ? -1 : x->record > y->record;
-}
-
-static int emit_record(struct text_cut *t, const struct spool *s, const uint8_t *p)
-{
+    struct emitting *e = ctx;
+    struct cutter *c = e->t->c;
     struct record r;
     struct shard_sample sample = {.ext = "tok"};
+    (void)len;
     memcpy(&r, p, sizeof(r));
     p += sizeof(r);
     shard_key((const char *)p, r.key_len, sample.key);
@@ -426,48 +352,13 @@ static int emit_record(struct text_cut *t, const struct spool *s, const uint8_t 
     sample.len = r.len;
     sample.tokens = r.tokens;
     sample.feature = p + r.key_len + r.len;
-    return cut_add(t->c, &sample, r.dim, s->holdout);
+    int rc = cut_add(c, &sample, r.dim, e->holdout);
+    return rc == 0 && ++e->n % PROGRESS_EVERY == 0 ? cut_progress(c, c->seen) : rc;
 }
 
-static int emit_bucket(struct text_cut *t, const struct spool *s, struct bucket *b)
+static int emit_all(struct text_cut *t, struct spool *s, bool holdout)
 {
-    struct err *err = t->c->err;
-    int rc = b->records ? flush(b, err) : 0;
-    if (rc < 0 || b->records == 0)
-        return rc;
-    size_t size = (size_t)b->file.written;
-    uint8_t *data = mem_try(size);
-    struct item *items = mem_try_array((size_t)b->records, sizeof(*items));
-    if (!data || !items)
-        rc = err_set(err, -ENOMEM, "out of memory for %zu bytes of pieces", size);
-    else
-        rc = file_pread_all(b->file.fd, data, size, 0, b->file.path, err);
-    const uint8_t *p = data;
-    for (uint64_t i = 0; rc == 0 && i < b->records; i++) {
-        struct record r;
-        memcpy(&r, p, sizeof(r));
-        items[i] = (struct item){r.hash, p};
-        p += record_bytes(&r);
-    }
-    if (rc == 0)
-        qsort(items, (size_t)b->records, sizeof(*items), by_hash);
-    for (uint64_t i = 0; rc == 0 && i < b->records; i++) {
-        rc = emit_record(t, s, items[i].record);
-        if (rc == 0 && (i + 1) % PROGRESS_EVERY == 0)
-            rc = cut_progress(t->c, t->c->seen);
-    }
-    mem_free(items);
-    mem_free(data);
-    file_out_abort(&b->file); /* the shards need its space on the disk */
-    return rc;
-}
-
-static int emit_all(struct text_cut *t, struct spool *s)
-{
-    int rc = 0;
-    for (unsigned i = 0; rc == 0 && i < s->n; i++)
-        rc = emit_bucket(t, s, &s->buckets[i]);
-    return rc;
+    return spool_emit(s, emit_record, &(struct emitting){t, holdout, 0}, t->c->err);
 }
 
 static int check_documents(const struct text_cut *t)
@@ -500,8 +391,8 @@ static int text_cut(struct cutter *c, struct dataset *ds)
     t.tokenizer = own->tokenizer ? own->tokenizer : bytes_only;
     c->report.vocab = tokenizer_vocab(t.tokenizer);
     t.spans.pieces = own->context < DATASET_SPAN ? DATASET_SPAN / own->context : 1;
-    spool_init(&t.train, bytes, false);
-    spool_init(&t.holdout, own->held_out ? held : bytes, true);
+    spool_init(&t.train, c->opt->dir, "train-pieces", bytes);
+    spool_init(&t.holdout, c->opt->dir, "holdout-pieces", own->held_out ? held : bytes);
     buf_init(&t.payload, RECORD_MAX);
     buf_init(&t.record, RECORD_MAX);
     buf_init(&t.kept.records, KEPT_BYTES);
@@ -515,9 +406,9 @@ static int text_cut(struct cutter *c, struct dataset *ds)
     if (rc == 0)
         rc = check_documents(&t);
     if (rc == 0)
-        rc = emit_all(&t, &t.train);
+        rc = emit_all(&t, &t.train, false);
     if (rc == 0)
-        rc = emit_all(&t, &t.holdout);
+        rc = emit_all(&t, &t.holdout, true);
     spool_release(&t.train);
     spool_release(&t.holdout);
     buf_release(&t.payload);

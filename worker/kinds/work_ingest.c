@@ -143,7 +143,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     char *name = source_name(w);
     uint64_t bytes;
     if (file_size(w->source_path, &bytes, NULL) == 0) /* else reading fails, with a message */
-        cache_make_room(w->cache, bytes);
+        cache_make_room(w->cache, bytes + bytes / 32 + (64u << 20)); /* see spool_emit() */
     progress_activity(&w->progress, "cutting shards");
     int rc = open_tokenizer(w, &tokenizer, err);
     struct dataset_options opt = {

@@ -155,6 +155,79 @@ static void too_large(void **state)
     scratch_free(dir);
 }
 
+#define SORTED 20000
+
+struct first {
+    uint32_t shards, counts[8]; /* of classes, in the first shard */
+};
+
+static int note_first(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
+{
+    struct first *f = ctx;
+    struct shard s;
+    OK(shard_open(shard->path, &s, err));
+    for (size_t i = 0; i < s.n && f->shards == 0; i++)
+        f->counts[s.samples[i].cls]++;
+    shard_close(&s);
+    f->shards++;
+    return file_remove(shard->path, ret_err);
+}
+
+static int goes_up(void *ctx, uint64_t done, uint64_t total)
+{
+    static uint64_t last;
+    assert_int_equal(total, SORTED);
+    assert_true((done >= last || last == total) && done <= total);
+    last = done;
+    return 0;
+}
+
+/* However long a tar is that has one class after the other, every shard has all of them; and
+ * nothing is left behind. */
+static void sorted_tars_are_mixed(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "t.tar"), *out = in(dir, "out");
+    struct tar_writer *w;
+    struct dataset *ds;
+    OK(tar_writer_open(path, &w, err));
+    for (int i = 0; i < SORTED; i++) {
+        char name[32], cls[2] = {(char)('0' + i / (SORTED / 8)), '\0'};
+        snprintf(name, sizeof(name), "%05d.png", i);
+        OK(tar_writer_add(w, name, png, sizeof(png), err));
+        snprintf(name, sizeof(name), "%05d.cls", i);
+        OK(tar_writer_add(w, name, cls, 1, err));
+    }
+    OK(tar_writer_commit(w, NULL, NULL, err));
+    tar_writer_free(w);
+    OK(file_mkdirs(out, 0700, err));
+    OK(images_open(path, &ds, err));
+    for (int look = 0; look < 2; look++) {
+        struct first f = {0};
+        struct dataset_report r;
+        struct file_names left;
+        const struct dataset_cut opt = {.shard_samples = 1000,
+                                        .look = look,
+                                        .dir = out,
+                                        .on_shard = note_first,
+                                        .on_progress = goes_up,
+                                        .ctx = &f};
+        OK(dataset_cut(ds, &opt, &r, err));
+        assert_int_equal(f.shards, SORTED / 1000);
+        for (int i = 0; i < 8; i++) {
+            assert_in_range(f.counts[i], 80, 170); /* 125 in the mean */
+            assert_int_equal(r.counts[i], SORTED / 8);
+        }
+        dataset_report_release(&r);
+        OK(file_list(out, 10, &left, err));
+        assert_int_equal(left.n, 0);
+        file_names_release(&left);
+    }
+    dataset_close(ds);
+    mem_free(out);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void refuses_tars(void **state)
 {
     static const struct {
@@ -196,13 +269,10 @@ static void refuses_tars(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(endings_are_in_any_case),
-        cmocka_unit_test(tars_are_read),
-        cmocka_unit_test(tars_with_text_classes_are_cut),
-        cmocka_unit_test(tars_of_others_are_read),
-        cmocka_unit_test(folders_beside_tars_are_named),
-        cmocka_unit_test(too_large),
-        cmocka_unit_test(refuses_tars),
+        cmocka_unit_test(endings_are_in_any_case),        cmocka_unit_test(tars_are_read),
+        cmocka_unit_test(tars_with_text_classes_are_cut), cmocka_unit_test(tars_of_others_are_read),
+        cmocka_unit_test(folders_beside_tars_are_named),  cmocka_unit_test(too_large),
+        cmocka_unit_test(sorted_tars_are_mixed),          cmocka_unit_test(refuses_tars),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
