@@ -41,14 +41,16 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
     return phase > 0 ? t->train.first_step + left * phase : 0;
 }
 
-/* Phases bounded by time: how much of the job's time is over. */
+/* Phases bounded by time, and async ones, whose replica may have done more or fewer of them than
+ * the others: how much of the job is over. */
 static void add_schedule(const struct job *j, const struct task *t, Skerry__V1__TrainTask *m)
 {
     const double rounds = j->spec.outer.rounds, k = j->comp.paths[t->path].replicas;
-    if (m->seconds == 0)
+    if (m->seconds == 0 && !j->spec.outer.async)
         return;
+    const double part = m->seconds > 0 ? m->seconds / (double)j->spec.outer.seconds : 1;
     m->done_from = (j->spec.outer.async ? j->paths[t->path].phases / k : t->train.round) / rounds;
-    m->done_to = fmin(1.0, m->done_from + m->seconds / (double)j->spec.outer.seconds / rounds);
+    m->done_to = fmin(1.0, m->done_from + part / rounds);
 }
 
 static int by_step(const void *a, const void *b)

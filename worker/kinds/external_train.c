@@ -348,8 +348,9 @@ static double lr_scale(const struct phase *p, uint64_t step, double spent)
     o.warmup = p->t->seconds > 0 ? 0 : o.warmup;
     if (o.lr <= 0)
         return 1;
-    return (p->t->done_to > 0 ? train_lr_timed(&o, step, phase_done(p->t, spent))
-                              : train_lr(&o, step, p->t->total_steps)) /
+    return (p->t->done_to > 0
+                ? train_lr_timed(&o, step, phase_done(p->t, step - p->t->first_step, spent))
+                : train_lr(&o, step, p->t->total_steps)) /
            o.lr;
 }
 

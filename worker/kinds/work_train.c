@@ -455,7 +455,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
         return 0; /* a phase bounded by time has used up its samples */
     if (p->at.steps == TRACED_STEP && island_size(p->e->island) > 1)
         trace_next(p);
-    island_trainer_set_done(p->r->ranks, phase_done(p->t, seconds_so_far(p)));
+    island_trainer_set_done(p->r->ranks, phase_done(p->t, p->at.steps, seconds_so_far(p)));
     uint64_t begun = clock_now_ns();
     rc = island_trainer_step(p->r->ranks, &b, next, &s, err);
     if (rc < 0)
@@ -542,9 +542,11 @@ static int contribute_all(struct phase *p, struct err *err)
     return rc;
 }
 
-double phase_done(const Skerry__V1__TrainTask *t, double spent)
+double phase_done(const Skerry__V1__TrainTask *t, uint64_t steps, double spent)
 {
-    const double share = t->seconds > 0 ? fmin(1.0, spent / t->seconds) : 0;
+    const double share = t->seconds > 0 ? fmin(1.0, spent / t->seconds)
+                         : t->steps > 0 ? fmin(1.0, (double)steps / t->steps)
+                                        : 0;
     return fmin(1.0, fmax(0.0, t->done_from + (t->done_to - t->done_from) * share));
 }
 

@@ -26,9 +26,9 @@ uint64_t phase_used(uint64_t position, uint64_t total, uint64_t window);
  * of any phase?  Every 10 s, but never for more than 2 % of the time. */
 bool phase_save_due(uint64_t now_ns, uint64_t begun_ns, const struct engine_saved *last);
 
-/* The share of the job that is over when a phase bounded by time has trained for `spent` seconds;
- * 0: the schedule goes by steps. */
-double phase_done(const Skerry__V1__TrainTask *t, double spent);
+/* The share of the job that is over when a phase has done `steps`, or one bounded by time has
+ * trained for `spent` seconds; 0: the schedule goes by the replica's own steps. */
+double phase_done(const Skerry__V1__TrainTask *t, uint64_t steps, double spent);
 
 /* Seconds that a phase computed: what it waited in between is reported beside them
  * (ReportRequest.waited_ms), and must not be counted twice. */

@@ -71,8 +71,8 @@ bool train_has_estimate(const struct train_options *o, uint64_t step);
 /* Learning rate of step `step` (0 is the first) of `total` (0: unknown, and the rate is
  * constant after the warm-up). */
 double train_lr(const struct train_options *o, uint64_t step, uint64_t total);
-/* The same with phases bounded by time: `done`, 0 to 1, is the share of the job that is over.  Only
- * the warm-up is counted in steps. */
+/* The same with phases bounded by time, and async ones: `done`, 0 to 1, is the share of the job
+ * that is over.  Only the warm-up is counted in steps. */
 double train_lr_timed(const struct train_options *o, uint64_t step, double done);
 
 #endif

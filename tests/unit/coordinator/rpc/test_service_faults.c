@@ -281,6 +281,21 @@ static void test_seconds(void **state)
     assert_true(a->task->train->done_from == 0.5 && a->task->train->done_to == 1);
 }
 
+/* Async: the schedule is the job's, although replicas do not have the same number of phases. */
+static void test_async_schedule(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    j->spec.outer.async = true;
+    do_init(r, a);
+    job_edit_path(j, 0)->phases = 1; /* of 4, by anybody */
+    assign(r, a, TASK_TRAIN);
+    assert_true(a->task->train->seconds == 0 && a->task->train->first_step == 0);
+    assert_true(a->task->train->done_from == 0.25 && a->task->train->done_to == 0.75);
+}
+
 /* A connection belongs to the worker that joined on it last. */
 static void test_two_workers_on_a_connection(void **state)
 {
@@ -433,6 +448,7 @@ int main(void)
         LIVE(test_cancelled_in_a_step),
         LIVE(test_bad_samples),
         LIVE(test_seconds),
+        LIVE(test_async_schedule),
         LIVE(test_two_workers_on_a_connection),
         LIVE(test_excused),
         LIVE(test_standstill),

@@ -154,6 +154,26 @@ static void the_schedule(void **state)
     assert_string_equal(m->phase->precision, "bf16");
     skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
     end(w);
+    /* Async: by the share of the job that is over, whatever the replica's own step. */
+    part.done_from = 0.5;
+    part.done_to = 1;
+    part.first_step = 5;
+    part.total_steps = 100;
+    spec = "name: x\ndata: {kind: images, path: d, image_size: 8}\nmodel: {type: external}\n"
+           "trainer: {command: ./train}\nouter: {rounds: 2, steps: 3, async: true}\n"
+           "train: {batch: 4, lr: 0.01, warmup: 4, schedule: cosine}\n";
+    w = train();
+    OK(w->kind->run(&engine, w, err));
+    m = heard(SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE);
+    const double last = 0.5 * (1 + cos(acos(-1) * (0.5 + 0.5 * (STEPS - 1) / STEPS)));
+    assert_true(fabs((double)m->phase->lr_first - 0.5) < 1e-6);
+    assert_true(fabs((double)m->phase->lr_last - last) < 1e-6);
+    assert_int_equal(m->phase->warmup, 0);
+    skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
+    end(w);
+    part_init();
+    part.first_step = 1;
+    part.batch = 8;
     /* By time the trainer, which counts the steps, makes the warm-up. */
     part.steps = 0;
     part.seconds = 60;

@@ -754,13 +754,15 @@ static void bounded_by_time(void **state)
     assert_true(phase_time_over(640, 640, 16, 1, 24));
     Skerry__V1__TrainTask t = SKERRY__V1__TRAIN_TASK__INIT;
     t.seconds = 20;
-    assert_true(phase_done(&t, 10) == 0); /* of a coordinator that does not say */
+    assert_true(phase_done(&t, 3, 10) == 0); /* of a coordinator that does not say */
     t.done_from = 0.5;
     t.done_to = 1;
-    assert_true(phase_done(&t, 10) == 0.75 && phase_done(&t, 21) == 1);
+    assert_true(phase_done(&t, 3, 10) == 0.75 && phase_done(&t, 3, 21) == 1);
     t.seconds = 0;
+    t.steps = 4; /* of an async job */
+    assert_true(phase_done(&t, 0, 10) == 0.5 && phase_done(&t, 3, 10) == 0.875);
     t.done_from = (double)NAN;
-    assert_true(phase_done(&t, 10) == 0);
+    assert_true(phase_done(&t, 3, 10) == 0);
     const uint64_t s = CLOCK_NS_PER_S;
     struct engine_saved last = {980 * s, 8 * s}; /* what a checkpoint took in the phase before */
     assert_false(phase_save_due(1011 * s, 1000 * s, &last));
