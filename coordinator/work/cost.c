@@ -52,6 +52,14 @@ static double take_dollars(const struct coordinator *co, struct worker *w)
     return cost;
 }
 
+/* The same, but no more than since the job was submitted. */
+static double since_made(const struct coordinator *co, const struct worker *w, double cost,
+                         const struct job *j)
+{
+    const int64_t age = core_unix_ms(co) - j->made_unix_ms;
+    return fmin(cost, age > 0 ? w->price * (double)age / HOUR_MS : 0);
+}
+
 /* Adds to *sum of the job.  If that spends its budget, nobody waits for the job any more, and the
  * time waited so far is noted. */
 static void charge(struct coordinator *co, struct job *j, double *sum, double cost)
@@ -70,9 +78,11 @@ void cost_reckon(struct coordinator *co, struct worker *w, uint64_t next)
 {
     struct job *work = works_for(co, w),
                *wait = w->served ? state_job(&co->state, w->served) : NULL;
-    const double cost = take_dollars(co, w);
-    if (wait == NULL || job_is_ended(wait))
+    double cost = take_dollars(co, w);
+    if (work == NULL && (wait == NULL || job_is_ended(wait))) {
         wait = state_job(&co->state, next);
+        cost = wait != NULL ? since_made(co, w, cost, wait) : 0;
+    }
     if (work != NULL)
         charge(co, work, &work->cost.work, cost);
     else if (wait != NULL && is_waited_for(co, wait))

@@ -9,11 +9,18 @@
 
 #define HOUR_MS 3600000u
 
-static struct job *add_job(struct coordinator *co)
+/* It was submitted so many hours ago. */
+static struct job *add_job_of(struct coordinator *co, double hours)
 {
     struct job *j = add(&co->state, diloco);
     j->state = JOB_RUNNING;
+    j->made_unix_ms = core_unix_ms(co) - (int64_t)(hours * HOUR_MS);
     return j;
+}
+
+static struct job *add_job(struct coordinator *co)
+{
+    return add_job_of(co, 1000);
 }
 
 /* Joins at this price. */
@@ -79,6 +86,31 @@ static void pieces(void **state)
     (void)lease(co, a, w);
     near(a->cost.waiting, 5);
     near(b->cost.waiting, 2);
+}
+
+/* What workers idled before a job was there is nobody's. */
+static void before_it(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *w = add_worker(co, 2), *old = add_worker(co, 2);
+    struct job *a = add_job(co);
+    task_end(co, lease(co, a, old), TASK_DONE, "");
+    a->state = JOB_DONE;
+    pass(old, 5); /* since the end of the job before */
+    pass(w, 8);   /* since its join */
+    struct job *b = add_job_of(co, 0.5);
+    (void)lease(co, b, w);
+    near(b->cost.waiting, 1);
+    (void)lease(co, b, old);
+    near(b->cost.waiting, 2);
+    struct worker *late = add_worker(co, 2); /* joined after it */
+    pass(late, 0.25);
+    (void)lease(co, b, late);
+    near(b->cost.waiting, 2.5);
+    struct worker *back = add_worker(co, 2);
+    pass(back, 3);
+    (void)lease(co, add_job_of(co, -1), back); /* the clock was set back */
+    near(a->cost.work + a->cost.waiting, 0);
 }
 
 /* Nobody waits for a job that gives no tasks out: it costs nothing until its budget is raised. */
@@ -281,6 +313,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pieces, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(before_it, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(spent, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(paused, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(of_a_token, bare_begin, bare_end),
