@@ -386,7 +386,7 @@ const struct command command_sample = {
 };
 
 static const char *export_dir = "model";
-static bool export_raw;
+static bool export_raw, export_replace;
 static int export_path;
 static bool export_path_given;
 
@@ -397,7 +397,7 @@ static int run_export(struct cli *cli, const struct args *args, struct err *err)
     int rc = cli_job_id(cli, args, &job, err);
     if (rc == 0)
         rc = models_take(cli, job, export_path_given ? export_path : -1, !export_raw, export_dir,
-                         false, &folders, err);
+                         export_replace, &folders, err);
     if (rc < 0)
         return rc;
     json_t *list = json_array();
@@ -433,6 +433,8 @@ const struct command command_export = {
             {"path", 0, ARGS_INT, &export_path, "N", "only this expert or path, in DIR itself",
              .max = 1023, .given = &export_path_given},
             {"raw", 0, ARGS_BOOL, &export_raw, NULL, "the newest weights instead of their average"},
+            {"replace", 0, ARGS_BOOL, &export_replace, NULL,
+             "write into a folder that holds another job's model, or other files"},
             {0},
         },
     .rest_max = 1,

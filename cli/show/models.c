@@ -12,6 +12,9 @@
 #include "common/net/http/http_client.h"
 
 #define LEVELS_MAX 64
+#define MARK ".skerry" /* in a model's folder: whose it is */
+#define MARK_MAX 1000
+#define ENTRIES_MAX 1000000
 #define MODEL_TRIES 5 /* tries while the job replaces the version being fetched */
 
 /* The models of a job that are being fetched. */
@@ -62,6 +65,54 @@ static int check_folder(const struct job_spec *spec, bool router, const char *di
         }
         mem_free(path);
     }
+    return rc;
+}
+
+/* Whose the model is: also of two coordinators no jobs have the same (mem_free). */
+static char *mark_of(const json_t *about)
+{
+    return str_printf("job %lld (%.200s), submitted %.60s", cli_int(about, "id", 0),
+                      cli_str(about, "name", ""), cli_str(about, "created_at", ""));
+}
+
+static int other_model(const char *dir, const char *whose, struct err *err)
+{
+    return err_set(err, -EEXIST,
+                   "%s holds the model of %s: give another folder with --out, or write over it "
+                   "with --replace",
+                   dir, whose);
+}
+
+/* Refuses a folder with anything but this job's model; hidden files are nobody's. */
+static int check_owner(const json_t *about, const char *dir, struct err *err)
+{
+    char *path = file_join(dir, MARK), *mark = mark_of(about);
+    struct file_names names = {0};
+    struct buf was = {0};
+    const bool marked = file_read(path, MARK_MAX, &was, NULL) == 0;
+    int rc = 0;
+    if (marked && strcmp(buf_str(&was), mark) != 0)
+        rc = other_model(dir, buf_str(&was), err);
+    else if (!marked && file_list(dir, ENTRIES_MAX, &names, NULL) == 0 && names.n > 0)
+        rc = err_set(err, -EEXIST,
+                     "%s holds files that are not of this job's export, such as %s: give another "
+                     "folder with --out, or write among and over them with --replace",
+                     dir, names.items[0]);
+    file_names_release(&names);
+    buf_release(&was);
+    mem_free(mark);
+    mem_free(path);
+    return rc;
+}
+
+static int mark_folder(const json_t *about, const char *dir, struct err *err)
+{
+    char *path = file_join(dir, MARK), *mark = mark_of(about);
+    int rc = file_mkdirs(dir, 0777, err);
+    if (rc == 0)
+        rc = file_write_atomic(path, mark, strlen(mark), 0644, err);
+    mem_free(mark);
+    mem_free(path);
     return rc;
 }
 
@@ -324,11 +375,9 @@ static int download_levels(struct fetch *f, uint32_t number, const json_t *path,
 {
     char *parts[LEVELS_MAX] = {0};
     char *file = file_join(dir, name_of(f, path));
-    int rc = file_mkdirs(dir, 0777, err);
-    if (rc == 0 && !f->parts)
+    if (!f->parts)
         f->parts = file_join(dir, ".parts");
-    if (rc == 0)
-        rc = file_mkdirs(f->parts, 0777, err);
+    int rc = file_mkdirs(f->parts, 0777, err);
     for (size_t i = 0; i < n && rc == 0; i++) {
         parts[i] = file_join(f->parts, blobs[i]);
         rc = get_part(f, blobs[i], parts[i], err);
@@ -385,6 +434,8 @@ static int take_newest(struct fetch *f, uint32_t number, const char *dir, struct
     if (rc == 0)
         rc = prepare_folder(f, is_router(path), dir, err);
     if (rc == 0)
+        rc = mark_folder(f->about, dir, err);
+    if (rc == 0)
         rc = download_levels(f, number, path, blobs, n, dir, err);
     if (rc == 0)
         rc = is_router(path) ? artifacts_router_files(f->about, dir, f->ema, err)
@@ -415,6 +466,27 @@ static int take_path(struct fetch *f, uint32_t number, const char *dir, struct e
                             : rc;
 }
 
+/* Where the i-th model that is to be fetched goes (mem_free): that of path *ret. */
+static char *folder_at(const struct fetch *f, const char *dir, int only, size_t i, uint32_t *ret)
+{
+    *ret = only < 0 ? (uint32_t)i : (uint32_t)only;
+    const json_t *path = json_array_get(json_object_get(f->about, "path_list"), *ret);
+    return folder_of(dir, f->n, is_router(path), *ret);
+}
+
+/* Looks at all folders before the first model is fetched. */
+static int check_owners(const struct fetch *f, const char *dir, int only, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < f->n && rc == 0 && !f->replace; i++) {
+        uint32_t number;
+        char *folder = folder_at(f, dir, only, i, &number);
+        rc = check_owner(f->about, folder, err);
+        mem_free(folder);
+    }
+    return rc;
+}
+
 int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *dir, bool replace,
                 struct file_names *ret, struct err *err)
 {
@@ -426,10 +498,11 @@ int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *d
         rc = job_parse_saved(text, strlen(text), "the job", &f.spec, err);
     if (rc == 0 && only < 0 && (f.n = json_array_size(json_object_get(f.about, "path_list"))) == 0)
         rc = no_model(f.about, err);
+    if (rc == 0)
+        rc = check_owners(&f, dir, only, err);
     for (; rc == 0 && f.done < f.n; f.done++) {
-        const uint32_t number = only < 0 ? (uint32_t)f.done : (uint32_t)only;
-        const json_t *path = json_array_get(json_object_get(f.about, "path_list"), number);
-        char *folder = folder_of(dir, f.n, is_router(path), number);
+        uint32_t number;
+        char *folder = folder_at(&f, dir, only, f.done, &number);
         rc = take_path(&f, number, folder, err);
         if (rc == 0)
             rc = file_names_add(&folders, COMPOSITION_PATHS_MAX, folder, err);

@@ -27,9 +27,11 @@ int models_check_folders(const struct job_spec *spec, const char *dir, struct er
  *
  * `ema`: the average of the outer weights, or what the path stopped at early; else the newest
  * version.  A module that several paths cross is fetched once.  The folders are made when missing,
- * and *ret has their names (file_names_release); those of another kind of model are refused.
- * -EEXIST, unless `replace`: a file of the warm start is there with other bytes, or a tokenizer is
- * there and the job names none.  After a failure the folders of earlier paths are complete. */
+ * and *ret has their names (file_names_release); those of another kind of model are refused.  A
+ * hidden file in each, .skerry, says whose model it is.
+ * -EEXIST, unless `replace`: a folder has files and no such word, or that of another job; a file of
+ * the warm start is there with other bytes; or a tokenizer is there and the job names none.  After
+ * a failure the folders of earlier paths are complete. */
 int models_take(struct cli *cli, uint64_t job, int only, bool ema, const char *dir, bool replace,
                 struct file_names *ret, struct err *err);
 

@@ -158,7 +158,7 @@ def test_experts_on_latents(place):
             "more": "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"}
     report, out = run(place, "ddm", encoders="path: pipe, run: job", sample=PROMPTS + ", strategy: full", **keys)
     assert [sorted(os.listdir(os.path.join(out, "model-" + name))) for name in ("0", "1", "router")] == \
-        [["config.json", "diffusion_pytorch_model.safetensors"]] * 2 + [["config.json", "model.safetensors"]]
+        [[".skerry", "config.json", "diffusion_pytorch_model.safetensors"]] * 2 + [[".skerry", "config.json", "model.safetensors"]]
     with open(os.path.join(out, "model-router", "config.json"), encoding="utf-8") as f:
         router = json.load(f)
     assert (router["in_channels"], router["image_size"], router["num_classes"]) == (4, 16, 2), router

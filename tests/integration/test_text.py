@@ -113,14 +113,14 @@ def test_exported(told, tmp_path):
     lone = told.skerry("export", told.told, "--path", 1, "--out", tmp_path / "none")
     assert lone.returncode == 1 and "there is no path 1: the job has only path 0" in lone.stderr, lone.stderr
     names = {p.name for p in (tmp_path / "model").iterdir()}
-    assert names == {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert names == {".skerry", "model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     config = json.load(open(tmp_path / "model" / "config.json"))
     assert config["architectures"] == ["LlamaForCausalLM"] and config["vocab_size"] == 257
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "model").iterdir()}
     pictures = told.submit(write_job(tmp_path / "pictures", rounds=1, steps=1, replicas=1))
     told.wait_job(pictures, "done")
     done = told.skerry("export", pictures, "--out", tmp_path / "model")
-    assert done.returncode == 1 and "is of another kind of model" in done.stderr and "--out" in done.stderr, done.stderr
+    assert done.returncode == 1 and f"holds the model of job {told.told} (" in done.stderr and "--out" in done.stderr, done.stderr
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "model").iterdir()} == before
     done = told.skerry("export", told.told, "--out", tmp_path / "model")
     assert done.returncode == 0, "the same again"

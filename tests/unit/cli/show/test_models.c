@@ -281,6 +281,43 @@ static void a_tokenizer_is_not_anothers(void **state)
     }
 }
 
+static void expect_refused(const char *dir, const char *const *answers, const char *words)
+{
+    struct err err;
+    assert_int_equal(take_to(dir, false, answers, &err), -EEXIST);
+    if (!strstr(err.msg, words) || !strstr(err.msg, "--out") || !strstr(err.msg, "--replace"))
+        fail_msg("%s", err.msg);
+}
+
+/* A folder is this job's alone, unless its owner says so: pictures, and another job's model, though
+ * it has the same number at another coordinator. */
+static void a_folder_of_somebody_else(void **state)
+{
+    char dir[] = "/tmp/test_models-XXXXXX", hex[HASH_HEX_MAX];
+    struct err err;
+    assert_non_null(mkdtemp(dir));
+    char *weights = put_weights(dir, "w", hex), *model = file_join(dir, "model");
+    char *modules = str_printf("{\"items\":[" MODULE "]}", 1, hex);
+    char *other = str_printf("{\"created_at\":\"2026-01-01\",\"name\":\"b\",%s", &JOB[1]);
+    const char *const looks[] = {modules, JOB, NULL}, *const looks_too[] = {modules, other, NULL};
+    const char *const takes[] = {modules, JOB, weights, NULL};
+    const char *const takes_too[] = {modules, other, weights, NULL};
+    expect_refused(dir, looks, " holds files that are not of this job's export, such as w: ");
+    assert_int_equal(file_mkdirs(model, 0700, NULL), 0);
+    put(model, ".gitattributes", "");
+    assert_int_equal(take_to(model, false, takes, &err), 0);
+    assert_int_equal(take_to(model, false, takes, &err), 0);
+    expect_refused(model, looks_too, "/model holds the model of job 7 (), submitted : ");
+    assert_int_equal(take_to(model, true, takes_too, &err), 0);
+    expect_refused(model, looks, "/model holds the model of job 7 (b), submitted 2026-01-01: ");
+    assert_int_equal(take_to(model, false, takes_too, &err), 0);
+    mem_free(other);
+    mem_free(modules);
+    mem_free(model);
+    mem_free(weights);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
 #define PATH(number, own)                                                                          \
     "{\"path\":" number ",\"network\":\"main\",\"round\":3,\"modules\":[1," own "]}"
 
@@ -374,6 +411,7 @@ int main(void)
         cmocka_unit_test(an_adapter_has_the_name_of_its_weights),
         cmocka_unit_test(a_llama_keeps_its_companions),
         cmocka_unit_test(a_tokenizer_is_not_anothers),
+        cmocka_unit_test(a_folder_of_somebody_else),
         cmocka_unit_test(a_module_of_several_paths_is_fetched_once),
         cmocka_unit_test(folders_of_all_paths_are_checked),
     };
