@@ -201,6 +201,20 @@ static int draw_strategies(struct run *run, uint64_t id, const char *out, struct
     return rc;
 }
 
+/* Is it what a run leaves beside its logs? */
+static bool is_result(const char *name)
+{
+    static const char *const names[] = {"model",         "samples.png", "sample.txt", "loss.svg",
+                                        "metrics.jsonl", "report.json", "unfinished"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    if (str_starts(name, "model-")) /* of several paths */
+        return strcmp(name, "model-router") == 0 ||
+               (name[6] && name[6 + strspn(name + 6, "0123456789")] == '\0');
+    return str_starts(name, "samples-") && str_ends(name, ".png"); /* of experts and strategies */
+}
+
 /* Refuses to put results among the data, because the next run would read them as data; texts are
  * not searched for in subfolders. */
 static int check_apart(const struct job_file *job, const char *out, struct err *err)
@@ -212,6 +226,50 @@ static int check_apart(const struct job_file *job, const char *out, struct err *
                    "--out %s is in the folder of the data, %s, where the results would be taken "
                    "for data: give another folder",
                    out, job->data_path);
+}
+
+/* Refuses to put results where the job reads `given`: in that folder, or over it. */
+static int check_beside(const char *key, const char *given, const char *out, struct err *err)
+{
+    struct file_names names = {0};
+    int rc = 0;
+    if (file_is_dir(given) && file_place(out, given) == FILE_SAME)
+        return err_set(err, -ERR_USAGE, "--out %s is the folder of %s: give another folder", out,
+                       key);
+    if (file_list(out, ENTRIES_MAX, &names, NULL) < 0)
+        return 0;
+    for (size_t i = 0; i < names.n && rc == 0; i++) {
+        char *result = file_join(out, names.items[i]);
+        if (is_result(names.items[i]) && file_place(given, result) != FILE_APART)
+            rc = err_set(err, -ERR_USAGE,
+                         "%s is %s, and the results of this run would replace it: give another "
+                         "folder with --out",
+                         key, given);
+        mem_free(result);
+    }
+    file_names_release(&names);
+    return rc;
+}
+
+static int check_out(const struct job_file *job, const char *path, const char *out, struct err *err)
+{
+    const struct job_spec *s = &job->spec;
+    const struct {
+        const char *key, *given;
+    } reads[] = {
+        {"model.warm_start", s->model.warm_start},   {"data.path", s->data.path},
+        {"data.holdout_path", s->data.holdout_path}, {"data.tokenizer", s->data.tokenizer},
+        {"encoders.path", s->encoders.path},         {"encoders.vae", s->encoders.vae},
+        {"encoders.text", s->encoders.text},         {"encoders.tokenizer", s->encoders.tokenizer},
+    };
+    int rc = check_apart(job, out, err);
+    for (size_t i = 0; i < sizeof reads / sizeof *reads && rc == 0; i++) {
+        char *found = reads[i].given ? job_file_find(path, reads[i].given) : NULL;
+        if (found)
+            rc = check_beside(reads[i].key, found, out, err);
+        mem_free(found);
+    }
+    return rc;
 }
 
 static int collect(struct run *run, uint64_t id, const char *out, bool done, struct err *err)
@@ -258,20 +316,6 @@ static void save_unfinished(struct run *run, uint64_t id, const char *out)
         (void)cli_fail(&err);
     mem_free(part);
     mem_free(folder);
-}
-
-/* Is it what a run leaves beside its logs? */
-static bool is_result(const char *name)
-{
-    static const char *const names[] = {"model",         "samples.png", "sample.txt", "loss.svg",
-                                        "metrics.jsonl", "report.json", "unfinished"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    if (str_starts(name, "model-")) /* of several paths */
-        return strcmp(name, "model-router") == 0 ||
-               (name[6] && name[6 + strspn(name + 6, "0123456789")] == '\0');
-    return str_starts(name, "samples-") && str_ends(name, ".png"); /* of experts and strategies */
 }
 
 /* When the file changed last; 0: it is not there. */
@@ -382,7 +426,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
         return rc;
     run->swarm.trainers = job_family(&job.spec)->external; /* the user brings the trainer */
     if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0 ||
-        (rc = check_apart(&job, out_dir, err)) < 0) {
+        (rc = check_out(&job, args->rest[0], out_dir, err)) < 0) {
         job_file_close(&job);
         return rc;
     }

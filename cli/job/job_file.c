@@ -17,7 +17,7 @@
 #define GAIN_MAX 2 /* longest outer step, in lengths of the training before it */
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
-static char *find_path(const char *job_path, const char *given)
+char *job_file_find(const char *job_path, const char *given)
 {
     const char *slash = strrchr(job_path, '/');
     if (given[0] == '/' || !slash)
@@ -59,7 +59,7 @@ static int open_tokenizer(const char *job_path, struct job_file *job, struct err
         job->tokenizer = tokenizer_bytes();
         return 0;
     }
-    job->tokenizer_path = find_path(job_path, given);
+    job->tokenizer_path = job_file_find(job_path, given);
     int rc = tokenizer_open(job->tokenizer_path, &job->tokenizer, err);
     if (rc < 0)
         return err_wrap(err, "%s: data.tokenizer", job_path);
@@ -111,8 +111,8 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
                        job_path);
     if (!s->data.path || s->recipe.teacher)
         return 0;
-    job->data_path = find_path(job_path, s->data.path);
-    char *holdout = s->data.holdout_path ? find_path(job_path, s->data.holdout_path) : NULL;
+    job->data_path = job_file_find(job_path, s->data.path);
+    char *holdout = s->data.holdout_path ? job_file_find(job_path, s->data.holdout_path) : NULL;
     struct moving show = moving_begin("looking through the data");
     struct dataset_options opt = {
         .path = job->data_path,
@@ -138,7 +138,7 @@ static int check_trainer(const char *job_path, struct job_file *job, struct err 
 {
     if (!job->spec.trainer.files)
         return 0;
-    job->trainer_files = find_path(job_path, job->spec.trainer.files);
+    job->trainer_files = job_file_find(job_path, job->spec.trainer.files);
     size_t files = 0;
     int rc = folder_check(FOLDER_TRAINER, job->trainer_files, &files, err);
     if (rc == 0 && files == 0)
@@ -152,7 +152,7 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     const char *given = job->spec.model.warm_start;
     if (!given)
         return 0;
-    job->warm_start = find_path(job_path, given);
+    job->warm_start = job_file_find(job_path, given);
     if (users_weights_check(job->warm_start, &job->spec, err) < 0)
         return err_wrap(err, "%s: model.warm_start", job_path);
     if (job_family(&job->spec)->external)
@@ -177,7 +177,7 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
 
 static char *find_beside(void *arg, const char *given)
 {
-    return find_path(arg, given);
+    return job_file_find(arg, given);
 }
 
 static int open_encoders(const char *job_path, struct job_file *job, struct err *err)

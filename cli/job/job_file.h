@@ -37,6 +37,10 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err);
 int job_file_take(const char *path, struct buf *text, struct job_file *ret, struct err *err);
 void job_file_close(struct job_file *job);
 
+/* Where a path lies that a job file gives (mem_free): beside the job file or, if nothing is there,
+ * in the current directory. */
+char *job_file_find(const char *job_path, const char *given);
+
 /* What there is to train on, where it is read here. */
 struct job_file_size {
     uint64_t documents; /* of text */

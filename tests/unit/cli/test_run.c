@@ -16,6 +16,9 @@
 #include "tests/unit/cli/beside.h"
 #include "tests/unit/cli/ran.h"
 
+#define HELD                                                                                       \
+    "name: a\ndata: {path: texts, holdout_path: out/unfinished/held.txt}\n" REST                   \
+    "recipe: {name: diloco}\n"
 #define REST                                                                                       \
     "model: {type: llama, dim: 32, depth: 1, heads: 2, context: 16}\n"                             \
     "train: {batch: 2, lr: 1e-3}\nouter: {rounds: 1, steps: 1}\n"
@@ -100,6 +103,11 @@ static void what_is_refused_starts_nothing(void **state)
     assert_false(is_there("out"));
     expect(ONE, "texts", -ERR_USAGE, "is in the folder of the data, ");
     assert_false(is_there("texts/logs"));
+    put("out/unfinished/held.txt", "abcdefghijklmnopqrstabcdefghijklmnopqrst");
+    expect(HELD, "out", -ERR_USAGE, "data.holdout_path is ");
+    expect(HELD, "out", -ERR_USAGE,
+           "/out/unfinished/held.txt, and the results of this run would replace it: give");
+    expect(HELD, "out/unfinished", CLI_FAILED, "coordinatord ended at its start");
     put("out/model/diffusion_pytorch_model.safetensors", "");
     expect(ONE, "out", CLI_FAILED, "is of another kind of model");
     assert_false(is_there("out/logs"));
