@@ -68,6 +68,19 @@ static int unknown(const struct args *a, const char *arg, size_t len, struct err
                    str_hint(word, names, n, "--", hint), a->program);
 }
 
+/* --version beside other words: whoever meant another flag would take the answer for done. */
+static int not_alone(const struct args *a, struct err *err)
+{
+    const struct args_flag *meant = NULL;
+    for (const struct args_flag *f = a->flags; f && f->name && !meant; f++)
+        meant = strstr(f->doc, "version") ? f : NULL;
+    return err_set(err, -EINVAL,
+                   "--version shows the program's version and is given alone%s%s%s (`%s --help` "
+                   "lists the flags)",
+                   meant ? "; did you mean '--" : "", meant ? meant->name : "", meant ? "'?" : "",
+                   a->program);
+}
+
 /* "--name", "--name=value", "--no-name"; *i moves past a separate value. */
 static int long_flag(const struct args *a, int argc, char **argv, int *i, struct err *err)
 {
@@ -77,7 +90,7 @@ static int long_flag(const struct args *a, int argc, char **argv, int *i, struct
     if (strcmp(arg, "help") == 0)
         return ARGS_HELP;
     if (strcmp(arg, "version") == 0)
-        return ARGS_VERSION;
+        return argc == 2 ? ARGS_VERSION : not_alone(a, err);
     const struct args_flag *f = find(a, arg, len);
     if (!f && !equals && str_starts(arg, "no-")) {
         f = find(a, arg + 3, len - 3);

@@ -66,7 +66,7 @@ struct args {
 };
 
 #define ARGS_HELP 1    /* --help or -h was given */
-#define ARGS_VERSION 2 /* --version */
+#define ARGS_VERSION 2 /* --version, alone */
 
 /* argv[0] is skipped.  Returns 0, ARGS_HELP, ARGS_VERSION, or -EINVAL. */
 int args_parse(struct args *a, int argc, char **argv, struct err *err);

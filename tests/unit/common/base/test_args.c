@@ -75,6 +75,8 @@ static void refuses(void **state)
         {"--data-dir", "--data-dir needs a value"},
         {"-d", "-d needs a value"},
         {"--data-dirr x f", "unknown flag '--data-dirr'; did you mean '--data-dir'?"},
+        {"f --version 3",
+         "--version shows the program's version and is given alone (`prog --help`"},
         {"-d x -q f", "unknown flag '-q'"},
         {"-d x --port 70000 f", "--port is '70000', expected a whole number from 0 to 65535"},
         {"-d x --port=ten f", "--port is 'ten'"},
