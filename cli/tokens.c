@@ -1,5 +1,7 @@
 /* skerry tokens, revoke: access to the swarm, and its limits. */
 
+#include <signal.h>
+
 #include "cli/command.h"
 #include "cli/base/table.h"
 #include "cli/show/show.h"
@@ -79,9 +81,23 @@ static void put_count(json_t *order, const char *key, uint64_t n)
         json_object_set_new(order, key, json_integer((json_int_t)n));
 }
 
+/* Nobody but the output has the secret of a token that was made. */
+static int check_shown(const json_t *answer, struct err *err)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    const char *given = cli_str(answer, "name", "");
+    return err_set(err, -EIO,
+                   "the token %s was made, but could not be shown, as standard output cannot be "
+                   "written%s%s: revoke it with `skerry revoke %s`, and make another",
+                   given, errno ? ": " : "", errno ? strerror(errno) : "", given);
+}
+
 static int make(struct cli *cli, struct err *err)
 {
     json_t *order = json_object(), *answer = NULL;
+    (void)signal(SIGPIPE, SIG_IGN); /* see check_shown() */
     json_object_set_new(order, "role", cli_text(role));
     if (name)
         json_object_set_new(order, "name", cli_text(name));
@@ -97,6 +113,8 @@ static int make(struct cli *cli, struct err *err)
         cli_print_json(answer);
     else if (rc == 0)
         puts(cli_str(answer, "token", "")); /* alone: it goes into a file */
+    if (rc == 0)
+        rc = check_shown(answer, err);
     json_decref(answer);
     return rc;
 }

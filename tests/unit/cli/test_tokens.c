@@ -1,4 +1,6 @@
 /* Which token a name or a number means, and which flags of `skerry tokens` go together. */
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,6 +110,40 @@ static void what_is_changed(void **state)
     *(double *)flag(&command_tokens, "budget") = 0;
 }
 
+/* Makes a token whose secret goes to this descriptor. */
+static void is_not_shown(int fd)
+{
+    static const char *const answers[] = {"{\"token\": \"skerry1.secret\", \"name\": \"clo\"}",
+                                          NULL};
+    const int out = dup(STDOUT_FILENO);
+    const struct args args = {0};
+    struct cli cli = {0};
+    struct script s;
+    struct err err = {0};
+    connect_to(&s, &cli, answers);
+    assert_int_equal(fflush(stdout), 0);
+    assert_true(fd >= 0 && out >= 0 && dup2(fd, STDOUT_FILENO) >= 0);
+    *(const char **)flag(&command_tokens, "new") = "viewer";
+    const int rc = command_tokens.run(&cli, &args, &err);
+    *(const char **)flag(&command_tokens, "new") = NULL;
+    clearerr(stdout);
+    assert_true(dup2(out, STDOUT_FILENO) >= 0);
+    disconnect(&s, &cli);
+    close(out);
+    close(fd);
+    assert_int_equal(rc, -EIO);
+    if (!strstr(err.msg, "the token clo was made, but could not be shown") ||
+        !strstr(err.msg, "`skerry revoke clo`"))
+        fail_msg("%s", err.msg);
+}
+
+/* On a full disk, and where standard output was closed from the start (file_first()). */
+static void a_secret_that_nobody_saw(void **state)
+{
+    is_not_shown(open("/dev/full", O_WRONLY | O_CLOEXEC));
+    is_not_shown(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
 /* What makes no sense is asked of nobody. */
 static void flags_that_go_together(void **state)
 {
@@ -180,9 +216,8 @@ static void tokens_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_revoked),
-        cmocka_unit_test(what_is_changed),
-        cmocka_unit_test(flags_that_go_together),
+        cmocka_unit_test(what_is_revoked),          cmocka_unit_test(what_is_changed),
+        cmocka_unit_test(a_secret_that_nobody_saw), cmocka_unit_test(flags_that_go_together),
         cmocka_unit_test(tokens_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
