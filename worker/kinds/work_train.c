@@ -344,8 +344,20 @@ static void note_rate(struct phase *p, const struct batch *b)
 {
     p->flops += flops_step(p->r->model, b);
     double seconds = (double)(clock_now_ns() - p->counted_ns) / 1e9;
-    if (seconds > 0)
-        progress_rates(&p->w->progress, p->flops / seconds, p->peak_flops);
+    if (seconds <= 0)
+        return;
+    if (p->peak_flops > 0) /* the measurement shared the machine with other work */
+        p->peak_flops = fmax(p->peak_flops, p->flops / seconds);
+    progress_rates(&p->w->progress, p->flops / seconds, p->peak_flops);
+}
+
+static void keep_peak(const struct phase *p)
+{
+    const enum dtype dt = net_dtype(p->e->dev, island_trainer_options(p->r->ranks)->precision);
+    if (p->peak_flops <= p->e->peak[dt])
+        return;
+    p->e->peak[dt] = p->peak_flops;
+    peak_raise(p->e->island, dt, p->e->state_dir, p->peak_flops);
 }
 
 static void note_step(struct phase *p, const struct step_result *s, uint64_t samples)
@@ -686,6 +698,7 @@ static int run_once(struct phase *p, struct err *err)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
                      p->at.steps, p->w->task->id);
         rc = train(p, err);
+        keep_peak(p);
     }
     if (rc == 0)
         rc = finish(p, err);

@@ -160,23 +160,46 @@ static double read_kept(const char *path, const char *devices)
     return isfinite(rate) && rate > 0 ? rate : 0;
 }
 
+/* What is in state_dir/peak-TYPE; 0: nothing valid for these devices (mem_free *ret_path). */
+static double kept(struct island *is, enum dtype dt, const char *state_dir, char devices[256],
+                   char **ret_path)
+{
+    char name[32];
+    island_text(is, devices, 256);
+    snprintf(name, sizeof name, "peak-%s", dtype_name(dt));
+    *ret_path = file_join(state_dir, name);
+    return read_kept(*ret_path, devices);
+}
+
+/* Without the file the next process measures again. */
+static void keep(const char *path, const char *devices, double rate)
+{
+    char text[TEXT_MAX];
+    const int n = snprintf(text, sizeof text, "%s\n%.6g\n", devices, rate);
+    (void)file_write_atomic(path, text, (size_t)n, 0644, NULL);
+}
+
 int peak_get(struct island *is, enum dtype dt, const char *state_dir, double *ret, struct err *err)
 {
-    char devices[256], name[32], text[TEXT_MAX];
+    char devices[256], *path;
     struct together t = {.is = is, .dt = dt};
-    island_text(is, devices, sizeof devices);
-    snprintf(name, sizeof name, "peak-%s", dtype_name(dt));
-    char *path = file_join(state_dir, name);
-    *ret = read_kept(path, devices);
+    *ret = kept(is, dt, state_dir, devices, &path);
     int rc = 0;
     if (*ret == 0) {
         rc = island_run(is, measure_rank, &t, err);
         for (int i = 0; rc == 0 && i < island_size(is); i++)
             *ret += t.each[i];
-        int n = snprintf(text, sizeof text, "%s\n%.6g\n", devices, *ret);
-        if (rc == 0) /* without the file the next process measures again */
-            (void)file_write_atomic(path, text, (size_t)n, 0644, NULL);
+        if (rc == 0)
+            keep(path, devices, *ret);
     }
     mem_free(path);
     return rc;
+}
+
+void peak_raise(struct island *is, enum dtype dt, const char *state_dir, double rate)
+{
+    char devices[256], *path;
+    if (rate > kept(is, dt, state_dir, devices, &path))
+        keep(path, devices, rate);
+    mem_free(path);
 }

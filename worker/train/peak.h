@@ -19,5 +19,8 @@ int peak_measure(struct device *dev, enum dtype dt, double seconds, double *ret,
 /* The same for all devices of the island together.  Measured once, for a third of a second on cards
  * and a twentieth on CPUs, and kept in state_dir/peak-TYPE for these devices. */
 int peak_get(struct island *is, enum dtype dt, const char *state_dir, double *ret, struct err *err);
+/* The devices have done more than that, as a machine may that was busy while it was measured: the
+ * rate is kept in its place. */
+void peak_raise(struct island *is, enum dtype dt, const char *state_dir, double rate);
 
 #endif

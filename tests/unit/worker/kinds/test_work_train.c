@@ -540,10 +540,12 @@ static void prepared_is_the_same(void **state)
     atomic_store(&w->stop, WORK_GO);
     engine_prepare(late.engine, w);
     assert_non_null(replica_peek(late.engine->replicas, w));
-    assert_true(late.engine->peak[DT_F32] > 0);
+    assert_true(late.engine->peak[DT_F32] > 1);
+    late.engine->peak[DT_F32] = 1; /* measured beside other work: training shows more */
     cache_path(h.cache, o.hash[0], path);
     host_take(&late, path, &o.full[0], o.hash[0]);
     OK(engine_run(late.engine, w, err));
+    assert_true(late.engine->peak[DT_F32] > 1);
     assert_true(a->result.loss_mean == w->result.loss_mean);
     assert_memory_equal(a->result.outputs[0].sha256, w->result.outputs[0].sha256, HASH_BYTES);
     work_free(a);

@@ -126,6 +126,12 @@ static void kept(void **state)
     OK(peak_get(one, DT_F32, dir, &again, err));
     assert_true(again == 1.25e13);
     mem_free(line);
+    peak_raise(one, DT_F32, dir, 1e13); /* training was slower, and then faster */
+    OK(peak_get(one, DT_F32, dir, &again, &err));
+    assert_true(again == 1.25e13);
+    peak_raise(one, DT_F32, dir, 1.5e13);
+    OK(peak_get(one, DT_F32, dir, &again, &err));
+    assert_true(again == 1.5e13);
 
     OK(peak_get(two, DT_F32, dir, &other, err)); /* other devices are measured */
     assert_true(other > 0 && other < 1e13);
