@@ -127,7 +127,8 @@ static void print_cost(const json_t *job, FILE *out)
 
 /* ---- paths --------------------------------------------------------------- */
 
-/* The workers that train the path, "isle-a 12/50, isle-b 9/50"; false: there are none. */
+/* The workers that train the path, "isle-a 12/50, isle-b 9/50", or "isle-a" where a coordinator
+ * that has just started does not know how far it is; false: there are none. */
 static bool trainers(const json_t *job, const json_t *path, char *out, size_t cap)
 {
     const json_t *phase;
@@ -139,9 +140,12 @@ static bool trainers(const json_t *job, const json_t *path, char *out, size_t ca
         if (cli_int(phase, "path", -1) != cli_int(path, "path", -2) ||
             strcmp(cli_str(phase, "state", ""), "leased") != 0 || n + 1 >= cap)
             continue;
-        (void)snprintf(out + n, cap - n, "%s%.40s %lld/%lld", n ? ", " : "",
-                       cli_str(phase, "worker_name", "?"), cli_int(phase, "steps_done", 0),
-                       cli_int(phase, "steps_total", 0));
+        (void)snprintf(out + n, cap - n, "%s%.40s", n ? ", " : "",
+                       cli_str(phase, "worker_name", "?"));
+        n = strlen(out);
+        if (cli_int(phase, "steps_total", 0) > 0)
+            (void)snprintf(out + n, cap - n, " %lld/%lld", cli_int(phase, "steps_done", 0),
+                           cli_int(phase, "steps_total", 0));
     }
     return out[0] != '\0';
 }
