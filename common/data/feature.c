@@ -76,10 +76,11 @@ static char *without_nan(const char *text, size_t len, size_t *ret_len)
 
 json_t *feature_json(const char *text, size_t len, size_t flags, json_error_t *fault)
 {
-    json_t *root = json_loadb(text, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    flags |= JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES;
+    json_t *root = json_loadb(text, len, flags, fault);
     char *copy = root ? NULL : without_nan(text, len, &len);
     if (copy)
-        root = json_loadb(copy, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+        root = json_loadb(copy, len, flags, fault);
     mem_free(copy);
     return root;
 }

@@ -24,7 +24,7 @@ const char *feature_from_json(const json_t *array, struct feature *out);
 const char *feature_from_npy(const void *data, size_t len, struct feature *out);
 
 /* As json_loadb(), but takes NaN, Infinity and -Infinity, which Python writes, for null, and whole
- * numbers of any size, such as a hash, for reals. */
+ * numbers of any size, such as a hash, for reals; a key that is there twice is a fault. */
 json_t *feature_json(const char *text, size_t len, size_t flags, json_error_t *fault);
 
 void feature_release(struct feature *f); /* { 0 } is fine */

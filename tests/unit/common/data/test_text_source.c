@@ -276,6 +276,7 @@ static void says_what_is_wrong(void **state)
         {"x.jsonl", "{\"text\":\"a\"}\n[]\n", NULL,
          "line 2: expected an object with a text \"text\""},
         {"x.jsonl", "{\"text\":7}\n", NULL, "data.text_field"},
+        {"x.jsonl", "{\"text\":\"a\",\"text\":\"b\"}\n", NULL, "duplicate object key"},
         {"x.jsonl", "{\"text\":\"a\"}\n", "v", "line 1: the column 'v' is missing"},
         {"x.jsonl", "{\"text\":\"a\",\"v\":[]}\n", "v", "is not an array of numbers"},
         {"x.jsonl", "{\"text\":\"a\",\"v\":[1,\"b\"]}\n", "v", "is not an array of numbers"},
