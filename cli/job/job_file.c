@@ -425,9 +425,10 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
         fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,
                 (unsigned long long)report->captions_cut, str_plural(report->captions_cut));
     if (report->bad_count)
-        fprintf(stderr, "%u image file%s cannot be read and %s left out; the first is %s: %s\n",
-                report->bad_count, report->bad_count == 1 ? "" : "s",
-                report->bad_count == 1 ? "is" : "are", report->bad[0], report->bad_why[0]);
+        fprintf(stderr, "%u %s%s cannot be read and %s left out; the first is %s: %s\n",
+                report->bad_count, job_is_text(&job->spec) ? "line" : "image file",
+                report->bad_count == 1 ? "" : "s", report->bad_count == 1 ? "is" : "are",
+                report->bad[0], report->bad_why[0]);
 }
 
 static void say_report(const struct job_file *job, const struct upload *up,

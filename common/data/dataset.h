@@ -51,7 +51,7 @@
 #define DATASET_SAMPLES_MAX (64u << 20)
 #define DATASET_IMAGE_MAX (64u << 20) /* bytes of one encoded image */
 #define DATASET_SHARDS_MAX 32768      /* shards of a job that brings its dataset */
-#define DATASET_BAD_NAMED 64          /* most bad images that are named */
+#define DATASET_BAD_NAMED 64          /* most bad images or lines that are named */
 
 #define DATASET_PIECE_MIN 33  /* tokens: a routing prefix of 32 and one to predict */
 #define DATASET_SPAN 4096     /* tokens held out together in a long document, about */
@@ -116,7 +116,7 @@ struct dataset_cut {
      * `dir`. */
     bool look;
     uint32_t shard_samples; /* target; shards differ by at most a few samples */
-    uint32_t max_bad;       /* most bad images, and most images without caption */
+    uint32_t max_bad;       /* most bad images or lines, and most images without caption */
     const char *dir;        /* an existing folder for the shards */
     dataset_shard_fn *on_shard;
     /* Called now and then with the amount done (images, or bytes of a text source); may be

@@ -314,14 +314,37 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
     return rc < 0 ? rc : cut_document(t, doc, total, split);
 }
 
+/* Counts and names a line that cannot be read; c->err says why. */
+static int note_line(struct text_cut *t)
+{
+    struct dataset_report *r = &t->c->report;
+    const struct err why = *t->c->err;
+    char *where = NULL;
+    const char *reason = text_source_broken(t->source, &where);
+    if (!reason)
+        return why.code;
+    if (r->bad_count < DATASET_BAD_NAMED) {
+        r->bad[r->bad_count] = cut_name(where);
+        r->bad_why[r->bad_count] = reason;
+    }
+    mem_free(where);
+    r->bad_count++;
+    if (r->bad_count <= t->c->opt->max_bad)
+        return 0;
+    return err_set(t->c->err, -ERR_FORMAT,
+                   "%u line%s cannot be read, at most %u may be left out (data.max_bad); the last "
+                   "is %s",
+                   r->bad_count, str_plural(r->bad_count), t->c->opt->max_bad, why.msg);
+}
+
 static int take_source(struct text_cut *t, struct text_source *source, bool holdout)
 {
     struct text_document doc;
     int rc;
     t->source = source;
     t->before = t->c->seen;
-    for (uint64_t n = 1; (rc = text_source_next(source, &doc, t->c->err)) > 0; n++) {
-        rc = take_document(t, &doc, holdout);
+    for (uint64_t n = 1; (rc = text_source_next(source, &doc, t->c->err)) != 0; n++) {
+        rc = rc < 0 ? note_line(t) : take_document(t, &doc, holdout);
         if (rc == 0 && n % PROGRESS_EVERY == 0)
             rc = tell_progress(t);
         if (rc < 0)

@@ -48,7 +48,8 @@ struct text_source {
     size_t window_at, window_n; /* the first id of the window, and their number */
     uint16_t window[WINDOW_IDS];
 
-    json_t *object; /* holds the document that was given out */
+    const char *broken; /* why the last call failed, if it did for a line alone */
+    json_t *object;     /* holds the document that was given out */
     struct feature feature;
     char key[KEY_MAX];
 };
@@ -369,10 +370,12 @@ static int take_object(struct text_source *s, const char *line, size_t len,
                        "text",
                        file_name(s), s->line, TEXT_VALUES_MAX);
     s->object = feature_json(line, len, JSON_ALLOW_NUL, &fault);
+    s->broken = "not JSON";
     if (!s->object)
         return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ", column %d: %s", file_name(s),
                        s->line, fault.column, fault.text);
     const json_t *text = json_object_get(s->object, s->field);
+    s->broken = "no object with a text";
     if (!json_is_string(text))
         return err_set(err, -ERR_FORMAT,
                        "%s, line %" PRIu64
@@ -385,10 +388,12 @@ static int take_object(struct text_source *s, const char *line, size_t len,
         .text = json_string_value(text),
         .len = json_string_length(text),
     };
+    s->broken = NULL;
     if (!s->column)
         return 1;
     const json_t *column = json_object_get(s->object, s->column);
     const char *why = column ? feature_from_json(column, &s->feature) : "is missing";
+    s->broken = why ? "its column is missing or wrong" : NULL;
     if (why)
         return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ": the column '%s' %s", file_name(s),
                        s->line, s->column, why);
@@ -569,8 +574,16 @@ static int next_in_file(struct text_source *s, struct text_document *ret, struct
                                : next_plain(s, ret, err);
 }
 
+const char *text_source_broken(const struct text_source *s, char **ret_where)
+{
+    if (s->broken)
+        *ret_where = str_printf("%s, line %" PRIu64, file_name(s), s->line);
+    return s->broken;
+}
+
 int text_source_next(struct text_source *s, struct text_document *ret, struct err *err)
 {
+    s->broken = NULL;
     for (; s->at < s->files.n; s->at++) {
         uint64_t size;
         int rc = next_in_file(s, ret, err);

@@ -10,8 +10,9 @@
  *   DIR                                all of these in it, sorted by name
  *
  * Reads each source once, in bounded memory: a document has at most TEXT_DOCUMENT_MAX
- * bytes, and a line TEXT_VALUES_MAX values.  Broken lines are errors that name file and line, and
- * files that are shortened meanwhile are errors, too.  One thread at a time.
+ * bytes, and a line TEXT_VALUES_MAX values.  Broken lines are errors that name file and line, after
+ * which the next line can be read; files that are shortened meanwhile are errors, too.  One thread
+ * at a time.
  *
  * Links to libarchive. */
 #ifndef COMMON_DATA_TEXT_SOURCE_H
@@ -47,6 +48,9 @@ int text_source_open(const struct text_source_options *opt, struct text_source *
                      struct err *err);
 /* 1 with the next document, 0 at the end of all. */
 int text_source_next(struct text_source *s, struct text_document *ret, struct err *err);
+/* Why the line of a .jsonl for which that failed is broken: a constant, "not JSON", and the line as
+ * "x.jsonl, line 7" in *ret_where (mem_free).  NULL: more than a line is. */
+const char *text_source_broken(const struct text_source *s, char **ret_where);
 /* The ids at..at+n of the document that was given out last, of a token file. */
 int text_source_ids(struct text_source *s, size_t at, size_t n, uint32_t *ret, struct err *err);
 void text_source_close(struct text_source *s); /* NULL is fine */

@@ -64,8 +64,8 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, shard_samples, INT, .def = "512", .min = 16, .max = 65536,
          .doc = "samples per shard"),
     CONF(struct job_data, max_bad, INT, .def = "100", .min = 0, .max = 1000000,
-         .doc = "how many broken samples, or images without a caption, are skipped before the "
-                "job is refused or fails; a broken line of text is refused at once"),
+         .doc = "how many broken samples or lines of text, or images without a caption, are "
+                "skipped before the job is refused or fails; the first line must be sound"),
     CONF(struct job_data, text_field, STR, .def = "text",
          .doc = "field of a JSON line that holds the document"),
     CONF(struct job_data, tokenizer, STR,

@@ -176,7 +176,7 @@ def test_columns(tmp_path, data, coordinator, value, words):
 
 @pytest.mark.parametrize("name, content, words", [
     ("train.jsonl", b"", ["train.jsonl has no documents"]),
-    ("train.jsonl", b'{"text": "a"}\n{"text": \n' * 9, ["train.jsonl, line 2"]),
+    ("train.jsonl", b'{"text": "a"}\n{"text": \n' * 9, ["train.jsonl, line 2", "data.max_bad"]),
     ("train.jsonl", b'{"text": "a b"}\n{"text": 5}\n', ["train.jsonl, line 2", '"text"']),
     ("train.jsonl", b'{"text": "\xff\xfe"}\n', ["train.jsonl, line 1", "0xff"]),
     ("train.txt", b"", ["train.txt is empty"]),
@@ -187,7 +187,7 @@ def test_columns(tmp_path, data, coordinator, value, words):
     ("tokenizer.json", b'{"model": {"type": "Unigram"}}', ["Unigram", "expected BPE"]),
 ])
 def test_files(tmp_path, data, coordinator, name, content, words):
-    change = TOKENIZER if name == "tokenizer.json" else ("path: train.jsonl, holdout: 0.1", f"path: {name}, holdout: 0")
+    change = TOKENIZER if name == "tokenizer.json" else ("path: train.jsonl, holdout: 0.1", f"path: {name}, holdout: 0, max_bad: 0")
     job = write(tmp_path, data, TEXT.replace("eval: {every: 1}\n", ""), change)
     (tmp_path / name).write_bytes(content)
     refused_everywhere(job, coordinator, words, tmp_path)

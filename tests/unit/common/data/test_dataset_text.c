@@ -336,6 +336,45 @@ static void few_documents_leave_most_to_train_on(void **state)
     scratch_free(dir);
 }
 
+static int pass(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
+{
+    (void)ctx, (void)shard, (void)ret_err;
+    return 0;
+}
+
+/* Broken lines are left out and named with their numbers, up to max_bad. */
+static void broken_lines(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl");
+    const struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+    struct dataset_cut how = {.seed = 1, .shard_samples = 16, .dir = dir, .on_shard = pass};
+    static const char lines[] =
+        "{\"text\":\"abcdefgh\"}\n{\"text\":\n{\"text\":\"ijklmnop\"}\n[]\n";
+    put(dir, "d.jsonl", lines, strlen(lines));
+    for (how.max_bad = 0; how.max_bad < 3; how.max_bad++) {
+        struct dataset *ds = NULL;
+        struct dataset_report r = {0};
+        OK(dataset_open(&opt, &ds, err));
+        if (how.max_bad == 0) {
+            FAILS(dataset_cut(ds, &how, &r, err), "1 line cannot be read, at most 0 may be left");
+        } else if (how.max_bad == 1) {
+            FAILS(dataset_cut(ds, &how, &r, err), "d.jsonl, line 4: expected an object with");
+        } else {
+            OK(dataset_cut(ds, &how, &r, err));
+            assert_true(r.documents == 2 && r.bad_count == 2);
+            assert_non_null(strstr(r.bad[0], "/d.jsonl, line 2"));
+            assert_string_equal(r.bad_why[0], "not JSON");
+            assert_non_null(strstr(r.bad[1], "/d.jsonl, line 4"));
+            assert_string_equal(r.bad_why[1], "no object with a text");
+        }
+        dataset_report_release(&r);
+        dataset_close(ds);
+    }
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void same_seed_same_bytes(void **state)
 {
     (void)state;
@@ -615,6 +654,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_become_pieces),
         cmocka_unit_test(long_documents_are_held_out_by_spans),
+        cmocka_unit_test(broken_lines),
         cmocka_unit_test(few_documents_leave_most_to_train_on),
         cmocka_unit_test(same_seed_same_bytes),
         cmocka_unit_test(holdout_of_its_own),
