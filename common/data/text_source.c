@@ -4,6 +4,7 @@
 #include <archive_entry.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
@@ -56,10 +57,17 @@ struct text_source {
 
 /* ---- the files ---- */
 
+/* In either case, as those of images. */
+static bool ends(const char *name, const char *ending)
+{
+    const size_t n = strlen(name), len = strlen(ending);
+    return n >= len && strcasecmp(name + n - len, ending) == 0;
+}
+
 /* Bytes of the name before the ending of its packing. */
 static size_t unpacked(const char *name)
 {
-    return strlen(name) - (str_ends(name, ".zst") ? 4 : str_ends(name, ".gz") ? 3 : 0);
+    return strlen(name) - (ends(name, ".zst") ? 4 : ends(name, ".gz") ? 3 : 0);
 }
 
 /* The format by the name, and the length of the name without these endings (may be NULL). */
@@ -73,7 +81,7 @@ static enum format format_by(const char *name, size_t *ret_bare)
     const bool packed = name[strlen(bare)] != '\0';
     enum format ret = FORMAT_NONE;
     for (size_t i = 0; i < 3 && ret == FORMAT_NONE; i++) {
-        if (!str_ends(bare, endings[i].ending) || (packed && endings[i].format == FORMAT_TOKENS))
+        if (!ends(bare, endings[i].ending) || (packed && endings[i].format == FORMAT_TOKENS))
             continue;
         ret = endings[i].format;
         if (ret_bare)

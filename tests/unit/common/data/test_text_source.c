@@ -81,7 +81,7 @@ static void reads_every_kind_of_text(void **state)
     put(dir, "all/a.b.jsonl", lines, strlen(lines));
     put_packed(dir, "all/b.jsonl.zst", "zstd", lines, strlen(lines));
     put_packed(dir, "all/c.jsonl.gz", "gzip", lines, strlen(lines));
-    put(dir, "all/d.txt", "plain\ntext\n", 11);
+    put(dir, "all/d.TXT", "plain\ntext\n", 11);
     put_packed(dir, "all/e.txt.zst", "zstd", "packed", 6);
     put(dir, "all/readme.md", "passed over", 11);
     expect(all, NULL, text, COUNT(text));
