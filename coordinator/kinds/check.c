@@ -1,4 +1,5 @@
-#include "coordinator/kinds/check.h"
+/* CHECK: repeats a phase of another worker, to compare them (coordinator/job/spot_check.h). */
+#include "coordinator/kinds/kind.h"
 
 #include "coordinator/job/spot_check.h"
 #include "coordinator/kinds/result.h"

@@ -1,5 +1,5 @@
 /* ENCODE: turns a shard of images into a shard of their latents, which replaces it. */
-#include "coordinator/kinds/encode.h"
+#include "coordinator/kinds/kind.h"
 
 #include "coordinator/kinds/result.h"
 #include "coordinator/work/gc.h"

@@ -1,5 +1,5 @@
 /* EVAL: held-out loss of a path, or of the mixture. */
-#include "coordinator/kinds/eval.h"
+#include "coordinator/kinds/kind.h"
 
 #include "common/job/family.h"
 #include "coordinator/job/best.h"

@@ -1,5 +1,5 @@
 /* INGEST: turns an archive of the data into shards. */
-#include "coordinator/kinds/ingest.h"
+#include "coordinator/kinds/kind.h"
 
 #include "common/base/clock.h"
 #include "common/job/family.h"

@@ -1,5 +1,5 @@
 /* INIT: version 0 of every module of a network. */
-#include "coordinator/kinds/init.h"
+#include "coordinator/kinds/kind.h"
 
 #include "common/base/clock.h"
 #include "common/net/blobstore.h"

@@ -17,4 +17,8 @@ struct kind {
     bool in_parts; /* a report may bring a part of the result while the task goes on */
 };
 
+/* The rows: kinds.c is the table. */
+extern const struct kind kind_init, kind_ingest, kind_train, kind_check, kind_eval, kind_sample,
+    kind_velocity, kind_feature, kind_cluster, kind_split, kind_score, kind_encode, kind_outer;
+
 #endif

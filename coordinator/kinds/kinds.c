@@ -1,15 +1,5 @@
 #include "coordinator/kinds/kinds.h"
 
-#include "coordinator/kinds/check.h"
-#include "coordinator/kinds/encode.h"
-#include "coordinator/kinds/eval.h"
-#include "coordinator/kinds/ingest.h"
-#include "coordinator/kinds/init.h"
-#include "coordinator/kinds/outer.h"
-#include "coordinator/kinds/partition.h"
-#include "coordinator/kinds/sample.h"
-#include "coordinator/kinds/train.h"
-
 static const struct kind *const kinds[TASK_KINDS] = {
     [TASK_INIT] = &kind_init,         [TASK_INGEST] = &kind_ingest, [TASK_TRAIN] = &kind_train,
     [TASK_EVAL] = &kind_eval,         [TASK_SAMPLE] = &kind_sample, [TASK_FEATURE] = &kind_feature,

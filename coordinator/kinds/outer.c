@@ -1,5 +1,5 @@
 /* OUTER: a module's next version, made by a worker.  job/folds.c checks its result. */
-#include "coordinator/kinds/outer.h"
+#include "coordinator/kinds/kind.h"
 
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/result.h"

@@ -1,5 +1,5 @@
 /* FEATURE, CLUSTER, SPLIT and SCORE divide the data into partitions; each has a row of its own. */
-#include "coordinator/kinds/partition.h"
+#include "coordinator/kinds/kind.h"
 
 #include "common/job/family.h"
 #include "coordinator/kinds/result.h"

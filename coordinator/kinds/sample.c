@@ -6,6 +6,7 @@
 #include "coordinator/kinds/sample.h"
 
 #include "common/base/clock.h"
+#include "coordinator/kinds/kind.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/work/gc.h"

@@ -3,9 +3,8 @@
 #ifndef COORDINATOR_KINDS_SAMPLE_H
 #define COORDINATOR_KINDS_SAMPLE_H
 
-#include "coordinator/kinds/kind.h"
-
-extern const struct kind kind_sample, kind_velocity;
+#include "coordinator/state/core.h"
+#include "proto/skerry.pb-c.h"
 
 /* Takes a piece of text while it is generated. */
 int sample_stream(struct coordinator *co, struct worker *w, const Skerry__V1__StreamRequest *m,

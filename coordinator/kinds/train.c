@@ -5,6 +5,7 @@
 #include "common/job/family.h"
 #include "coordinator/job/rounds.h"
 #include "coordinator/job/spot_check.h"
+#include "coordinator/kinds/kind.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/kinds/snapshot.h"
 #include "coordinator/state/poll.h"

@@ -2,9 +2,8 @@
 #ifndef COORDINATOR_KINDS_TRAIN_H
 #define COORDINATOR_KINDS_TRAIN_H
 
-#include "coordinator/kinds/kind.h"
-
-extern const struct kind kind_train;
+#include "coordinator/state/core.h"
+#include "proto/skerry.pb-c.h"
 
 /* The next version of a module, for a phase that is running: answers req when the version exists,
  * when nobody works on it, or after a time limit; negative: the caller answers. */
