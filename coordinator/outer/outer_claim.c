@@ -1,10 +1,9 @@
 #include "coordinator/outer/outer_claim.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
+#include "common/base/crew.h"
 #include "common/base/file.h"
 #include "common/net/blobstore.h"
 #include "common/outer/fold_check.h"
@@ -73,52 +72,10 @@ struct look {
 
 /* ---- many requests at once: each takes a while with a store far away ---- */
 
-typedef int (*ask_fn)(struct look *l, size_t i, struct err *err);
-
-struct asking {
-    struct look *l;
-    ask_fn fn;
-    size_t n;
-    _Atomic size_t next;
-    pthread_mutex_t lock;
-    int rc; /* the first failure, under the lock */
-    struct err err;
-};
-
-static void *ask_main(void *arg)
-{
-    struct asking *a = arg;
-    for (size_t i; (i = a->next++) < a->n;) {
-        struct err err = {0};
-        const int rc = a->fn(a->l, i, &err);
-        if (rc == 0)
-            continue;
-        (void)pthread_mutex_lock(&a->lock);
-        if (a->rc == 0) {
-            a->rc = rc;
-            a->err = err;
-        }
-        (void)pthread_mutex_unlock(&a->lock);
-        a->next = a->n;
-    }
-    return NULL;
-}
-
 /* fn(0) to fn(n - 1), some at a time. */
-static int ask_all(struct look *l, ask_fn fn, size_t n, struct err *err)
+static int ask_all(struct look *l, crew_fn fn, size_t n, struct err *err)
 {
-    struct asking a = {.l = l, .fn = fn, .n = n};
-    pthread_t threads[ASK_AT_ONCE];
-    size_t began = 0;
-    (void)pthread_mutex_init(&a.lock, NULL); /* default attributes: cannot fail on Linux */
-    while (began < ASK_AT_ONCE - 1 && began + 1 < n &&
-           pthread_create(&threads[began], NULL, ask_main, &a) == 0)
-        began++;
-    (void)ask_main(&a); /* also if no thread could be begun */
-    while (began > 0)
-        (void)pthread_join(threads[--began], NULL); /* ours, and joined once */
-    (void)pthread_mutex_destroy(&a.lock);
-    return a.rc < 0 ? err_set(err, a.rc, "%s", a.err.msg) : 0;
+    return crew_run(crew_size(ASK_AT_ONCE, n), n, fn, l, err);
 }
 
 /* ---- files ---- */
@@ -214,8 +171,9 @@ static int their_header(struct look *l, const struct part *p, const struct buf *
 }
 
 /* Begins a file as long as its blob, with the header. */
-static int begin_part(struct look *l, size_t i, struct err *err)
+static int begin_part(void *arg, size_t i, unsigned thread, struct err *err)
 {
+    struct look *l = arg;
     const struct part *p = &l->parts[i];
     struct buf ours;
     uint64_t bytes = 0;
@@ -229,8 +187,9 @@ static int begin_part(struct look *l, size_t i, struct err *err)
     return rc;
 }
 
-static int bring(struct look *l, size_t i, struct err *err)
+static int bring(void *arg, size_t i, unsigned thread, struct err *err)
 {
+    struct look *l = arg;
     const struct piece *p = &l->pieces[i];
     const struct blob_ref *b = p->of->blob;
     if (p->from > b->size || p->len > b->size - p->from)
@@ -374,8 +333,9 @@ static int read_squares(struct look *l, size_t row, uint64_t first, double *some
     return rc;
 }
 
-static int read_row(struct look *l, size_t i, struct err *err)
+static int read_row(void *arg, size_t i, unsigned thread, struct err *err)
 {
+    struct look *l = arg;
     const uint64_t all = layout_cells(&l->layout);
     struct row *row = &l->rows[i];
     double *some = mem_alloc_array(SQUARES_AT_ONCE, sizeof(*some));
@@ -397,8 +357,9 @@ static int read_row(struct look *l, size_t i, struct err *err)
     return rc;
 }
 
-static int read_heavy(struct look *l, size_t i, struct err *err)
+static int read_heavy(void *arg, size_t i, unsigned thread, struct err *err)
 {
+    struct look *l = arg;
     const size_t row = i / (2 * HEAVY_CELLS), k = OUTER_CLAIM_CELLS + i % (2 * HEAVY_CELLS);
     return read_squares(l, row, l->cells[k].number, &l->rows[row].said[k], 1, err);
 }
@@ -421,8 +382,9 @@ static int take_rows(struct look *l, struct err *err)
 }
 
 /* In the checked cells the claimed squares must be those of the contributions. */
-static int check_row(struct look *l, size_t i, struct err *err)
+static int check_row(void *arg, size_t i, unsigned thread, struct err *err)
 {
+    struct look *l = arg;
     int rc = 0;
     for (size_t k = 0; k < l->n_cells && rc == 0; k++) {
         double is;
