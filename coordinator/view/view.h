@@ -44,7 +44,7 @@ struct view_status {
     const char *cluster; /* 32 hex digits */
     uint64_t uptime_ms;
     unsigned workers, workers_alive, workers_busy;
-    unsigned jobs, jobs_active;
+    unsigned jobs;
     unsigned tasks_pending, tasks_leased;
     struct traffic bytes;      /* reported by all workers together */
     struct traffic bytes_here; /* counted at this daemon's own sockets */
@@ -109,7 +109,7 @@ struct view_job {
     bool paused;       /* by a person; `stalled` says it, too */
     const char *spec;  /* YAML as submitted, with the additions of job_keep_defaults() */
     const char *recipe;
-    int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
+    int64_t created_unix_ms;
     uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */
     uint32_t round, rounds;      /* completed, planned */
     uint64_t step, total_steps;  /* inner steps of the slowest path; 0: unknown */
@@ -125,26 +125,23 @@ struct view_job {
     uint32_t bad_samples, max_bad;
     uint32_t classes, shards;
     uint64_t samples_total, samples_holdout; /* of the dataset */
-    uint32_t sample_grids;                   /* drawn so far */
     uint32_t stage_done, stage_total;        /* tasks of its present state; total 0: no tasks */
     bool text, mixture;                      /* mixture: sampled as a whole, with a router */
     double eval_bits_per_byte;               /* texts; NAN */
-    uint64_t tokens_total;                   /* texts: training tokens */
     uint32_t vocab;
     struct network_input input;
     const struct blob_ref *tokenizer; /* texts: the tokenizer.json; NULL: bytes */
     const struct blob_ref
-        *companions;              /* a tar of files that exports put beside the weights, or NULL */
-    uint32_t modules, partitions; /* of all networks; 1 partition: the data are not partitioned */
-    uint32_t generation;          /* how often the data were partitioned */
+        *companions;     /* a tar of files that exports put beside the weights, or NULL */
+    uint32_t modules;    /* of all networks */
+    uint32_t generation; /* how often the data were partitioned */
     uint32_t reshards_done, reshards;
-    uint64_t waited_ms;         /* time in which phases waited for the network */
-    double waited_share;        /* the same as a share of the time of all phases; NAN */
-    uint64_t peak_bytes_per_s;  /* of contributions and deltas, all workers together, since the
-                                   start of the coordinator */
-    uint32_t teacher;           /* the job that it learns from; 0: none */
-    double dollars, egress;     /* of workers' time, up to the ends of leases; of downloads */
-    const uint8_t *partitioner; /* sha256 of the sample router, or NULL */
+    uint64_t waited_ms;        /* time in which phases waited for the network */
+    double waited_share;       /* the same as a share of the time of all phases; NAN */
+    uint64_t peak_bytes_per_s; /* of contributions and deltas, all workers together, since the
+                                  start of the coordinator */
+    uint32_t teacher;          /* the job that it learns from; 0: none */
+    double dollars, egress;    /* of workers' time, up to the ends of leases; of downloads */
 };
 
 typedef void (*view_job_fn)(void *arg, const struct view_job *j);

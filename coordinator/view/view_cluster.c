@@ -61,7 +61,6 @@ static void count_jobs(struct coordinator *co, struct view_status *v)
         for (uint32_t l = 0; l < composition_levels(&j->comp, 0); l++)
             params += (double)j->modules[j->comp.paths[0].modules[l]].params;
         v->jobs++;
-        v->jobs_active += !job_is_ended(j);
         ours += (double)(j->bytes_up + j->bytes_down);
         theirs += 8.0 * params * (double)j->steps_done;
     }

@@ -139,7 +139,6 @@ static void fill_grid(struct coordinator *co, const struct job *j, struct view_j
         if (j->encoders[i].part == ENCODER_COMPANIONS)
             v->companions = &j->encoders[i].blob;
     v->modules = j->comp.n_modules;
-    v->partitions = j->comp.n_partitions;
     v->generation = j->generation;
     v->reshards_done = j->resharded;
     v->reshards = j->comp.partitioned ? (uint32_t)j->spec.recipe.reshard.n : 0;
@@ -148,7 +147,6 @@ static void fill_grid(struct coordinator *co, const struct job *j, struct view_j
     v->waited_share = spent ? (double)j->waited_ms / (double)spent : NAN;
     v->peak_bytes_per_s = j->peak_bytes;
     v->teacher = j->comp.teacher_job;
-    v->partitioner = blob_ref_is_set(&j->partitioner) ? j->partitioner.sha256 : NULL;
 }
 
 static void fill_dataset(const struct job *j, struct view_job *v)
@@ -157,7 +155,6 @@ static void fill_dataset(const struct job *j, struct view_job *v)
     v->shards = (uint32_t)shards_cut(j);
     for (size_t i = 0; i < v->shards; i++) {
         v->samples_total += j->shards[i].samples;
-        v->tokens_total += j->shards[i].holdout ? 0 : j->shards[i].tokens;
         if (j->shards[i].holdout)
             v->samples_holdout += j->shards[i].samples;
     }
@@ -184,7 +181,6 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->spec = j->yaml;
     v->recipe = j->spec.recipe.name;
     v->created_unix_ms = j->made_unix_ms;
-    v->ended_unix_ms = j->ended_unix_ms;
     v->age_ms = wall > j->made_unix_ms ? (uint64_t)(wall - j->made_unix_ms) : 0;
     v->elapsed_ms =
         j->started_unix_ms && end > j->started_unix_ms ? (uint64_t)(end - j->started_unix_ms) : 0;
@@ -206,7 +202,6 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->max_bad = (uint32_t)j->spec.data.max_bad;
     v->dollars = j->cost.work + j->cost.waiting;
     v->egress = egress(co, j);
-    v->sample_grids = (uint32_t)j->n_grids;
     wire_figures(j, v);
     fill_dataset(j, v);
     fill_grid(co, j, v);
