@@ -358,12 +358,11 @@ struct adamw {
     float *p;                    /* (n) master weights, updated */
     bf16 *p_bf16;                /* (n) = rounded copy of the new p, or NULL */
     float *m, *v;                /* (n) moments, updated */
-    float *ema;                  /* (n) = ema_decay*ema + (1-ema_decay)*p_new, or NULL */
     const float *grad;           /* (n) */
     const float *grad_scale;     /* device scalar (see clip_scale), or NULL for 1; when it is
                                   * not finite nothing is written */
     const struct adamw_now *now; /* device memory */
-    float beta1, beta2, eps, weight_decay, ema_decay;
+    float beta1, beta2, eps, weight_decay;
     int64_t n;
 };
 

@@ -206,11 +206,14 @@ static int unknown_key(const struct bind *b, const struct yaml_node *node,
     const char *names[KEYS_MAX];
     char known[512] = "", hint[STR_HINT_MAX];
     size_t n = 0, used = 0;
-    for (; keys[n].key != NULL && n < KEYS_MAX; n++) {
-        names[n] = keys[n].key;
+    for (; keys->key != NULL && n < KEYS_MAX; keys++) {
+        if (keys->doc == NULL)
+            continue;
+        names[n] = keys->key;
         if (used < sizeof(known))
             used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", n ? ", " : "",
                                      names[n]);
+        n++;
     }
     bool root = !*b->section, near = *str_hint(node->key, names, n, "", hint) != '\0';
     return err_set(b->err, -ERR_CONFIG, "%s:%d: unknown key '%.64s'%s%s%s%s%s", b->doc->file,
@@ -401,7 +404,7 @@ static int document(const struct conf_key *keys, const char *section, const char
         rc = buf_append_str(out, "\n| key | value | default | meaning |\n"
                                  "| --- | --- | --- | --- |\n");
     for (const struct conf_key *k = keys; rc == 0 && k->key != NULL; k++)
-        if (k->type != CONF_SECTION)
+        if (k->type != CONF_SECTION && k->doc != NULL)
             rc = document_line(k, section, format, out);
     for (const struct conf_key *k = keys; rc == 0 && k->key != NULL; k++) {
         char path[PATH_MAX_BYTES];

@@ -53,7 +53,7 @@ struct conf_key {
     const char *zero;         /* CONF_INT: a word for 0, besides the range */
     const char *less;         /* CONF_DOUBLE, with a range from 0: a word for -1 */
     bool required;
-    const char *doc;
+    const char *doc;            /* NULL: of older releases' files; nobody is told of it */
     const struct conf_key *sub; /* CONF_SECTION */
 };
 

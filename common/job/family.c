@@ -513,7 +513,6 @@ static const char *const external_without[] = {
     "train.beta2",
     "train.eps",
     "train.clip",
-    "train.ema",
     "train.recompute",
     "train.stages",
     "train.pipeline",

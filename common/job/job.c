@@ -165,6 +165,10 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     int rc = check_parallel(doc, s, err);
     if (rc < 0)
         return rc;
+    if (!s->taken && conf_find(doc, "train.ema"))
+        return conf_error(doc, "train.ema", err,
+                          "is no longer a key, since nothing used its average: leave it out "
+                          "(samples, held-out losses and exports use outer.ema)");
     if (s->train.accumulate && s->train.batch % s->train.accumulate)
         return conf_error(doc, "train.accumulate", err,
                           "is %d, which does not divide train.batch (%d); use auto or a divisor",

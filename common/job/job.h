@@ -184,7 +184,7 @@ struct job_train {
     double final_lr;       /* fraction of lr; schedule cosine */
     double weight_decay, beta1, beta2, eps;
     double clip;   /* global gradient norm; 0 off */
-    double ema;    /* inner EMA decay per step; 0 off */
+    double ema;    /* of an average in older releases; only tells checkpoints apart */
     int precision; /* enum job_precision */
     int t;         /* enum job_t */
     double shift;  /* of the times (worker/net/flow_matching.h) */

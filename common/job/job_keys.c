@@ -261,10 +261,7 @@ static const struct conf_key train_keys[] = {
          .doc = "AdamW's epsilon"),
     CONF(struct job_train, clip, DOUBLE, .def = "1.0", .min = 0, .max = 1e6,
          .doc = "largest global norm of the gradient; 0: no clipping"),
-    CONF(struct job_train, ema, DOUBLE, .def = "0", .min = 0, .max = 1,
-         .doc = "decay per step of a weight average that stays in each worker's local "
-                "checkpoint; samples, held-out losses and exports use outer.ema instead. 0: "
-                "none"),
+    CONF(struct job_train, ema, DOUBLE, .def = "0", .min = 0, .max = 1),
     CONF(struct job_train, precision, ENUM, .names = precision_names, .def = "auto",
          .doc = "precision of the computation; auto: bf16 where the device has it"),
     CONF(struct job_train, t, ENUM, .names = t_names, .def = "logit_normal",
@@ -289,7 +286,7 @@ static const struct conf_key train_keys[] = {
                 "upscaler pass the devices in opposite order. auto: what is predicted to be "
                 "fastest"),
     CONF(struct job_train, shard, ENUM, .names = shard_names, .def = "auto",
-         .doc = "optimizer: each device of a worker keeps the optimiser's moments and averages "
+         .doc = "optimizer: each device of a worker keeps the optimiser's moments "
                 "of only a share of the weights. auto: where they would not fit otherwise"),
     CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
          .doc = "stages of a pipeline. A number that divides a worker's devices gives as many "

@@ -173,10 +173,6 @@ static void adamw_range(const void *arg, int64_t i, int64_t end)
         vf x = adamw_step(j, i, k);
         if (p->p_bf16)
             v_store_bf16(p->p_bf16 + i, k, x);
-        if (p->ema) {
-            vf old = v_mul(v_set(p->ema_decay), v_load(p->ema + i, k));
-            v_store(p->ema + i, k, v_add(old, v_mul(v_set(1.0f - p->ema_decay), x)));
-        }
     }
 }
 

@@ -304,8 +304,6 @@ int ref_adamw(struct device *dev, const struct adamw *p, struct stream *s)
         p->p[i] = x;
         if (p->p_bf16)
             p->p_bf16[i] = bf16_from_f32(x);
-        if (p->ema)
-            p->ema[i] = p->ema_decay * p->ema[i] + (1.0f - p->ema_decay) * x;
     }
     return 0;
 }

@@ -10,15 +10,13 @@ struct adamw_map {
 
     template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
     {
-        float x[4], m[4], v[4], g[4], e[4];
+        float x[4], m[4], v[4], g[4];
         const float gs = p.grad_scale ? *p.grad_scale : 1.0f;
         const struct adamw_now now = *p.now;
         load<WIDE, 4>(x, p.p + i, left);
         load<WIDE, 4>(m, p.m + i, left);
         load<WIDE, 4>(v, p.v + i, left);
         load<WIDE, 4>(g, p.grad + i, left);
-        if (p.ema)
-            load<WIDE, 4>(e, p.ema + i, left);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             g[k] = mul(g[k], gs);
@@ -28,8 +26,6 @@ struct adamw_map {
             const float step =
                 mul(now.lr, mul(m[k], now.correct1)) / add(sqrtf(mul(v[k], now.correct2)), p.eps);
             x[k] = add(x[k], -step);
-            if (p.ema)
-                e[k] = add(mul(p.ema_decay, e[k]), mul(1.0f - p.ema_decay, x[k]));
         }
         if (!isfinite(gs)) /* asked here, nothing waits for it before it must */
             return;
@@ -38,15 +34,13 @@ struct adamw_map {
         store<WIDE, 4>(p.v + i, v, left);
         if (p.p_bf16)
             store<WIDE, 4>(p.p_bf16 + i, x, left);
-        if (p.ema)
-            store<WIDE, 4>(p.ema + i, e, left);
     }
 };
 
 extern "C" int cuda_adamw(struct device *dev, const struct adamw *p, struct stream *s)
 {
     const struct adamw_map f = {*p};
-    return map(s, f, p->n, aligned16(p->p, p->p_bf16, p->m, p->v, p->ema, p->grad));
+    return map(s, f, p->n, aligned16(p->p, p->p_bf16, p->m, p->v, p->grad));
 }
 
 /* out = a x + b y; the same for all linear operations. */

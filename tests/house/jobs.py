@@ -46,7 +46,7 @@ sample: {prompt: "a = ", tokens: 12}
 eval: {every: 1, samples: 40}
 """],
     "distill": [EXPERTS, IMAGES + """name: student
-train: {batch: 12, lr: 1e-3, weight_decay: 0.1, ema: 0.9, precision: f32}
+train: {batch: 12, lr: 1e-3, weight_decay: 0.1, precision: f32}
 recipe: {name: distill, teacher: 1}
 outer: {rounds: 2, steps: 6, ema: 0.5}
 wire: {up: f32, down: f32}

@@ -269,12 +269,10 @@ static void say_training(struct phase *p)
     progress_step_plan(&p->w->progress, &p->r->plan);
 }
 
-/* Makes room for weights, Adam's moments and an average.  If it cannot be enough, nothing is
- * dropped. */
+/* Makes room for weights and Adam's moments.  If it cannot be enough, nothing is dropped. */
 static void make_room(struct engine *e, const struct replica *r)
 {
-    const uint64_t vectors = island_trainer_options(r->ranks)->ema > 0 ? 4 : 3;
-    const uint64_t bytes = vectors * sizeof(float) * r->model->params;
+    const uint64_t bytes = 3 * sizeof(float) * r->model->params;
     if (bytes <= cache_room(e->opt.cache))
         cache_make_room(e->opt.cache, bytes);
 }

@@ -5,7 +5,7 @@
 
 #include "common/base/file.h"
 
-/* The vectors of a checkpoint in file order; the EMA only if it is on. */
+/* The vectors of a checkpoint in file order. */
 static const struct {
     enum trainer_vector which;
     const char *prefix;
@@ -13,13 +13,9 @@ static const struct {
     {TRAINER_WEIGHTS, "weights"},
     {TRAINER_ADAM_M, "adam_m"},
     {TRAINER_ADAM_V, "adam_v"},
-    {TRAINER_EMA, "ema"},
 };
 
-static size_t vector_count(const struct trainer *t)
-{
-    return trainer_options(t)->ema > 0 ? 4 : 3;
-}
+#define VECTORS (sizeof vectors / sizeof *vectors)
 
 static void tensor_name(char *out, size_t size, size_t vector, const struct model_tensor *t)
 {
@@ -74,7 +70,7 @@ static int declare(struct trainer *t, struct st_writer *w, const struct st_meta 
         (void)snprintf(name, sizeof name, "user.%s", pairs[i].key);
         st_writer_meta(w, name, pairs[i].value);
     }
-    for (size_t v = 0; v < vector_count(t); v++) {
+    for (size_t v = 0; v < VECTORS; v++) {
         for (size_t i = 0; i < m->n; i++) {
             tensor_name(name, sizeof name, v, &m->tensors[i]);
             int rc = st_writer_add(w, name, ST_F32, m->tensors[i].rank, m->tensors[i].shape, err);
@@ -88,7 +84,7 @@ static int declare(struct trainer *t, struct st_writer *w, const struct st_meta 
 static int write_all(struct trainer *t, struct st_writer *w, float *buf, struct err *err)
 {
     const struct model *m = trainer_model(t);
-    for (size_t v = 0; v < vector_count(t); v++) {
+    for (size_t v = 0; v < VECTORS; v++) {
         for (size_t i = 0; i < m->n; i++) {
             int rc = trainer_read(t, vectors[v].which, &m->tensors[i], buf, err);
             if (rc == 0)
@@ -148,7 +144,7 @@ static int check_header(struct trainer *t, const struct st *st, const char *path
         rc = st_meta_number(st, path, "skerry.total_steps", &p.total, err);
     if (rc == 0)
         rc = st_meta_number(st, path, "skerry.adam_step", &p.adam, err);
-    for (size_t v = 0; v < vector_count(t) && rc == 0; v++) {
+    for (size_t v = 0; v < VECTORS && rc == 0; v++) {
         for (size_t i = 0; i < m->n && rc == 0; i++) {
             const struct st_tensor *src;
             tensor_name(name, sizeof name, v, &m->tensors[i]);
@@ -165,7 +161,7 @@ static int read_all(struct trainer *t, const struct st *st, int fd, const char *
 {
     const struct model *m = trainer_model(t);
     char name[ST_NAME_MAX];
-    for (size_t v = 0; v < vector_count(t); v++) {
+    for (size_t v = 0; v < VECTORS; v++) {
         for (size_t i = 0; i < m->n; i++) {
             tensor_name(name, sizeof name, v, &m->tensors[i]);
             const struct st_tensor *src = st_find(st, name);

@@ -1,13 +1,13 @@
-/* The local checkpoint of a trainer: weights, moments, inner EMA, the position in the
- * schedule and the random streams, and the caller's pairs (data cursor, task).
+/* The local checkpoint of a trainer: weights, moments, the position in the schedule and the random
+ * streams, and the caller's pairs (data cursor, task).
  * Loading it and continuing gives the same bits as never having stopped; on another number
  * of devices it differs as results on such numbers usually do.
  *
  * One safetensors file, replaced atomically: a crash leaves the old one or the new
- * one.  Tensors "weights.NAME", "adam_m.NAME", "adam_v.NAME" and, when on, "ema.NAME"
- * in F32; metadata "skerry.kind" = "checkpoint", "skerry.step", "skerry.total_steps",
- * "skerry.adam_step", "skerry.config" (a digest of sizes and options: a checkpoint of
- * another job is refused) and the caller's pairs with the prefix "user.". */
+ * one.  Tensors "weights.NAME", "adam_m.NAME" and "adam_v.NAME" in F32 (an older release's
+ * "ema.NAME" is skipped); metadata "skerry.kind" = "checkpoint", "skerry.step",
+ * "skerry.total_steps", "skerry.adam_step", "skerry.config" (a digest of sizes and options: a
+ * checkpoint of another job is refused) and the caller's pairs with the prefix "user.". */
 #ifndef WORKER_CHECKPOINT_H
 #define WORKER_CHECKPOINT_H
 

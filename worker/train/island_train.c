@@ -573,7 +573,7 @@ static int take_over(struct island_trainer *t, int rank, enum trainer_vector whi
     struct trainer *tr = t->trainers[rank];
     struct weights *w = trainer_net(tr)->weights;
     float *x = trainer_device(tr, which);
-    int rc = c && x ? c->ops->broadcast(c, x, w->m->flat * sizeof *x, 0, w->stream) : 0;
+    int rc = c ? c->ops->broadcast(c, x, w->m->flat * sizeof *x, 0, w->stream) : 0;
     return rc < 0 ? err_set(err, rc, "taking over from the first copy failed: %s", err_text(rc))
                   : 0;
 }
@@ -582,8 +582,7 @@ static int follow_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
     struct trainer *tr = t->trainers[rank], *first = t->trainers[0];
-    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
-                                              TRAINER_EMA};
+    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V};
     const size_t n = t->what == ISLAND_ALL && !t->plan.shard ? sizeof all / sizeof *all : 1;
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)

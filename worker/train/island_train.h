@@ -18,8 +18,8 @@
  * stages of several devices, have those of as many ranks of data parallelism.  On an island of one
  * this is the trainer itself.
  *
- * SHARED OUT.  With plan.shard each device of a stage has the moments and the average of only a
- * share of its values, updates that share, and gives it to the others: the same bits.
+ * SHARED OUT.  With plan.shard each device of a stage has the moments of only a share of its
+ * values, updates that share, and gives it to the others: the same bits.
  *
  * SPLIT.  In a plan of that order each stage computes gradients of weights separately, when it
  * would otherwise idle: the same bits.

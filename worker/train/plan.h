@@ -46,7 +46,7 @@ struct plan {
     bool lean;        /* in NET_LEAN */
     uint64_t weights; /* master values and the bf16 copy */
     uint64_t gradients;
-    uint64_t optimiser;   /* moments, EMA */
+    uint64_t optimiser;   /* moments */
     uint64_t activations; /* the rest of the network's memory; grows with the micro-batch */
     uint64_t teachers;    /* distillation: their network, with the weights of one loaded */
     uint64_t workspace;   /* for the device's operations; on the host also the flat copies */

@@ -130,7 +130,7 @@ static void count_layer(struct counter *c, int i, struct costs_chain *ret)
     const struct plan p = count(c, i, i + 1, &(struct counted){1, 1, 1, false});
     struct costs_layer *l = &ret->layers[i];
     l->gradient_bytes = p.gradients;
-    l->state_bytes = p.gradients * (c->opt.ema > 0 ? 3 : 2);
+    l->state_bytes = p.gradients * 2;
     l->weight_bytes = p.weights + p.gradients + minus(p.optimiser, l->state_bytes);
     if (i > 1 && i + 1 < n) { /* as the block before */
         l->slot_bytes = l[-1].slot_bytes;

@@ -679,11 +679,10 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {5, /* version of the measurement */
+    const int numbers[] = {6, /* version of the measurement */
                            most_samples(opt),
                            (int)opt->precision,
                            opt->recompute,
-                           opt->ema > 0,
                            e != NULL,
                            opt->fill ? ahead_networks(e, which) : 0,
                            e ? (int)(e->bytes >> 10) : 0};

@@ -11,8 +11,6 @@ static void plan(struct trainer *t)
     const uint64_t bytes = (t->share.to - t->share.from) * sizeof(float);
     arena_add(&t->arena, &t->adam_m, bytes);
     arena_add(&t->arena, &t->adam_v, bytes);
-    if (t->opt.ema > 0)
-        arena_add(&t->arena, &t->ema, bytes);
     arena_add(&t->arena, &t->d_found, (FOUND_TENSORS + t->m->n) * sizeof *t->d_found);
     arena_add(&t->arena, &t->clip, sizeof *t->clip);
     inputs_add(&t->inputs, &t->now, &t->d_now, sizeof *t->now);
@@ -435,7 +433,6 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double de
         .p_bf16 = w16 ? w16 + from : NULL,
         .m = t->adam_m + at,
         .v = t->adam_v + at,
-        .ema = t->ema ? t->ema + at : NULL,
         .grad = t->w->g + from,
         .grad_scale = t->clip,
         .now = t->d_now,
@@ -443,7 +440,6 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double de
         .beta2 = (float)t->opt.beta2,
         .eps = (float)t->opt.eps,
         .weight_decay = (float)decay,
-        .ema_decay = (float)t->opt.ema,
         .n = (int64_t)(to - from),
     };
     return t->ops->adamw(t->dev, &p, t->w->stream);

@@ -123,8 +123,8 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err);
  * each bubble (fill_options), which is 1 at first.  Between steps, the same for all trainers. */
 void trainer_refill(struct trainer *t, double share);
 
-/* A part of a pipeline: the one or more trainers that divide its moments and averages.  Weights are
- * read from and written to the first. */
+/* A part of a pipeline: the one or more trainers that divide its moments.  Weights are read from
+ * and written to the first. */
 struct train_part {
     struct trainer *of[COMM_RANKS_MAX];
     int n;
@@ -165,7 +165,7 @@ int trainer_get(struct trainer *t, float *flat, struct err *err);
 int trainer_set_level(struct trainer *t, int level, const float *flat, struct err *err);
 int trainer_get_level(struct trainer *t, int level, float *flat, struct err *err);
 
-/* Moments and Adam's count become 0, the EMA becomes the weights: the state of a new replica. */
+/* Moments and Adam's count become 0: the state of a new replica. */
 int trainer_reset_moments(struct trainer *t, struct err *err);
 
 /* Read or write one tensor of one vector, dense, on the host.  Gradients are those of the
@@ -174,7 +174,6 @@ enum trainer_vector {
     TRAINER_WEIGHTS,
     TRAINER_ADAM_M,
     TRAINER_ADAM_V,
-    TRAINER_EMA, /* -ENOENT if it is off */
     TRAINER_GRADIENT,
 };
 int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
@@ -182,8 +181,7 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err);
 int trainer_written(struct trainer *t, struct err *err);
-/* The same vectors on this trainer's device, moments and EMA of its share only; NULL: an EMA that
- * is off. */
+/* The same vectors on this trainer's device, moments of its share only. */
 float *trainer_device(struct trainer *t, enum trainer_vector which);
 
 /* The number of updates in the moments, for the bias correction. */

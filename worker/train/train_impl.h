@@ -46,7 +46,6 @@ struct trainer {
     const struct kernel_ops *ops;
     struct net *net;
     struct weights *w; /* net's */
-    bool has_weights;
     uint64_t step, total_steps, adam_step;
     double done; /* trainer_set_done() */
 
@@ -56,7 +55,7 @@ struct trainer {
     const struct train_part *parts; /* (n_parts) the parts that it stands for */
     int n_parts;                    /* 0: it stands for itself only */
     const struct model *whole;      /* m, or the model of the pipeline */
-    struct train_share share;       /* of m's flat vector, in adam_m, adam_v, ema */
+    struct train_share share;       /* of m's flat vector, in adam_m and adam_v */
 
     struct pipe_plan plan;                         /* micro-batches and estimate: this step's */
     struct step_lists lists[2];                    /* for steps without and with an estimate */
@@ -88,10 +87,10 @@ struct trainer {
     struct adamw_now *now, *d_now;
     void *found; /* host, (FOUND_TENSORS) doubles */
 
-    struct arena arena;           /* device memory of the fields below */
-    float *adam_m, *adam_v, *ema; /* the share's; ema NULL if it is off */
-    double *d_found;              /* (FOUND_TENSORS + tensors) */
-    float *clip;                  /* scale of the gradient; NaN: it must not be used */
+    struct arena arena;     /* device memory of the fields below */
+    float *adam_m, *adam_v; /* the share's */
+    double *d_found;        /* (FOUND_TENSORS + tensors) */
+    float *clip;            /* scale of the gradient; NaN: it must not be used */
 };
 
 /* Makes the lists of a plan, filled with the frozen work of `next` samples of the next step. */

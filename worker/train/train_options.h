@@ -21,7 +21,7 @@ struct train_options {
     double decay_fraction, final_lr;
     double weight_decay, beta1, beta2, eps;
     double clip; /* largest global gradient norm; 0 off */
-    double ema;  /* decay of the inner EMA; 0 off */
+    double ema;  /* of an average in older releases; only tells checkpoints apart */
     enum net_precision precision;
     bool uniform_t; /* else logit-normal */
     float shift;    /* of the times; 0: none */
@@ -49,7 +49,7 @@ struct train_options {
 void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
                             struct train_options *ret);
 
-/* The values of a flat vector for which a trainer has the moments and the average. */
+/* The values of a flat vector for which a trainer has the moments. */
 struct train_share {
     uint64_t from, to;
 };

@@ -51,20 +51,6 @@ static uint64_t share_values(const struct trainer *t)
     return t->share.to - t->share.from;
 }
 
-/* Sets the EMA of part i to its weights. */
-static int ema_from_weights(struct trainer *t, int i, struct err *err)
-{
-    struct trainer *has = part(t, i);
-    int rc = 0;
-    for (int k = 0; k < n_sharers(t, i) && has->ema && rc == 0; k++) {
-        struct trainer *s = sharer(t, i, k);
-        const float *w = has->w->w + s->share.from;
-        rc = s == has ? copy(s, s->ema, w, share_values(s), COPY_DEVICE, err)
-                      : weights_bring(s->w, s->ema, has->w, w, share_values(s) * sizeof *w, err);
-    }
-    return rc;
-}
-
 /* Weights of one level, or of all (-1), from or to a flat vector of the whole model. */
 static int copy_weights(struct trainer *t, int level, float *flat, enum copy_kind kind,
                         struct err *err)
@@ -84,13 +70,8 @@ static int copy_weights(struct trainer *t, int level, float *flat, enum copy_kin
 static int set_part(struct trainer *t, int i, int level, const float *flat, struct err *err)
 {
     struct trainer *has = part(t, i);
-    int rc = copy_weights(has, level, (float *)(uintptr_t)flat, COPY_TO_DEVICE, err);
-    if (rc == 0)
-        rc = weights_changed(has->w, err);
-    if (rc == 0 && level < 0 && !has->has_weights)
-        rc = ema_from_weights(t, i, err);
-    has->has_weights |= rc == 0 && level < 0;
-    return rc;
+    const int rc = copy_weights(has, level, (float *)(uintptr_t)flat, COPY_TO_DEVICE, err);
+    return rc == 0 ? weights_changed(has->w, err) : rc;
 }
 
 int trainer_set_level(struct trainer *t, int level, const float *flat, struct err *err)
@@ -133,12 +114,9 @@ static int zero_moments(struct trainer *t, struct err *err)
 int trainer_reset_moments(struct trainer *t, struct err *err)
 {
     int rc = 0;
-    for (int i = 0; i < n_parts(t) && rc == 0; i++) {
+    for (int i = 0; i < n_parts(t) && rc == 0; i++)
         for (int k = 0; k < n_sharers(t, i) && rc == 0; k++)
             rc = zero_moments(sharer(t, i, k), err);
-        if (rc == 0 && part(t, i)->has_weights)
-            rc = ema_from_weights(t, i, err);
-    }
     return rc;
 }
 
@@ -151,8 +129,6 @@ float *trainer_device(struct trainer *t, enum trainer_vector which)
         return t->adam_m;
     case TRAINER_ADAM_V:
         return t->adam_v;
-    case TRAINER_EMA:
-        return t->ema;
     case TRAINER_GRADIENT:
         return t->w->g;
     }
@@ -179,8 +155,6 @@ static int move_share(struct trainer *s, enum trainer_vector which, size_t tenso
     const uint64_t from = own->offset > share.from ? own->offset : share.from;
     const uint64_t to = end < share.to ? end : share.to;
     float *v = trainer_device(s, which);
-    if (!v)
-        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
     if (from >= to)
         return 0;
     float *there = v + (from - share.from), *here = values + (from - own->offset);
@@ -215,9 +189,7 @@ int trainer_write(struct trainer *t, enum trainer_vector which, const struct mod
 int trainer_written(struct trainer *t, struct err *err)
 {
     int rc = 0;
-    for (int i = 0; i < n_parts(t) && rc == 0; i++) {
-        part(t, i)->has_weights = true;
+    for (int i = 0; i < n_parts(t) && rc == 0; i++)
         rc = weights_changed(part(t, i)->w, err);
-    }
     return rc;
 }

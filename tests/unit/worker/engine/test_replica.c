@@ -118,7 +118,7 @@ static void plenty_is_one_part(void **state)
 static void plan_is_allocated(void **state)
 {
     static const char *const jobs[] = {whole, JOB("batch: 16, accumulate: 4"),
-                                       JOB("batch: 16, recompute: true, ema: 0.9")};
+                                       JOB("batch: 16, recompute: true")};
     for (size_t i = 0; i < COUNT(jobs); i++) {
         struct rig r;
         struct replica *replica = NULL;

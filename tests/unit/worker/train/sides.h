@@ -38,7 +38,6 @@ static inline struct train_options options(void)
     o.batch = BATCH;
     o.accumulate = 2;
     o.weight_decay = 0.01;
-    o.ema = 0.9;
     return o;
 }
 

@@ -1,6 +1,6 @@
 /* Two chains on a pipeline's devices, a stage of each on every one or each chain on devices of its
- * own, have the bits of one device: weights, moments, averages, losses and norms, joined,
- * bidirectional, divided and split, in every cut, alone and in copies. */
+ * own, have the bits of one device: weights, moments, losses and norms, joined, bidirectional,
+ * divided and split, in every cut, alone and in copies. */
 #include "tests/unit/worker/train/real_encoders.h"
 
 #include <stdio.h>
@@ -93,7 +93,7 @@ static struct side cut_open(const struct model *m, const struct train_options *o
 static void assert_same(const struct side *a, const struct side *b, const struct model *m)
 {
     static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
-                                              TRAINER_EMA, TRAINER_GRADIENT};
+                                              TRAINER_GRADIENT};
     float *x = model_flat_new(m), *y = model_flat_new(m);
     for (size_t v = 0; v < sizeof all / sizeof *all; v++)
         for (size_t i = 0; i < m->n; i++) {

@@ -41,7 +41,6 @@ struct bench {
 static struct train_options options(void)
 {
     struct train_options o = tiny_options();
-    o.ema = 0.95;
     o.weight_decay = 0.01;
     o.warmup = 3;
     o.schedule = JOB_SCHEDULE_COSINE;
@@ -102,7 +101,7 @@ static void assert_like_unbroken(struct bench *b)
         const struct model_tensor *tensor = &b->m->tensors[i];
         float *x = mem_alloc_array(tensor->count, sizeof *x);
         float *y = mem_alloc_array(tensor->count, sizeof *y);
-        for (int v = TRAINER_WEIGHTS; v <= TRAINER_EMA; v++) {
+        for (int v = TRAINER_WEIGHTS; v <= TRAINER_ADAM_V; v++) {
             OK(trainer_read(b->t, (enum trainer_vector)v, tensor, x, err));
             OK(trainer_read(whole.t, (enum trainer_vector)v, &whole.m->tensors[i], y, err));
             assert_memory_equal(x, y, tensor->count * sizeof *x);
@@ -138,6 +137,60 @@ static void test_resume(void **state)
         one_step(&b);
     assert_like_unbroken(&b);
     close_bench(&b);
+}
+
+/* Writes the checkpoint again as older releases did, with an average of the weights. */
+static void add_average(void)
+{
+    struct st st = {0};
+    struct buf file;
+    struct st_writer *w = st_writer_new();
+    char name[ST_NAME_MAX];
+    uint64_t average = 0;
+    OK(st_open(path, &st, err));
+    OK(file_read(path, 64 << 20, &file, err));
+    for (size_t i = 0; i < st.n_meta; i++)
+        st_writer_meta(w, st.meta[i].key, st.meta[i].value);
+    for (size_t i = 0; i < st.n_tensors; i++)
+        OK(st_writer_add(w, st.tensors[i].name, ST_F32, st.tensors[i].rank, st.tensors[i].shape,
+                         err));
+    for (size_t i = 0; i < st.n_tensors; i++)
+        if (str_starts(st.tensors[i].name, "weights.")) {
+            (void)snprintf(name, sizeof name, "ema.%s", st.tensors[i].name + strlen("weights."));
+            OK(st_writer_add(w, name, ST_F32, st.tensors[i].rank, st.tensors[i].shape, err));
+            average += st.tensors[i].bytes;
+        }
+    uint8_t *zeros = mem_alloc((size_t)average);
+    OK(st_writer_open(w, path, err));
+    OK(st_writer_write(w, file.data + st.payload, file.len - st.payload, err));
+    OK(st_writer_write(w, zeros, (size_t)average, err));
+    OK(st_writer_commit(w, NULL, NULL, err));
+    st_writer_free(w);
+    st_release(&st);
+    buf_release(&file);
+    mem_free(zeros);
+}
+
+/* A job of an older release that asked for the average goes on from where it was. */
+static void test_average(void **state)
+{
+    struct train_options opt = options(), other = options();
+    opt.ema = 0.95;
+    struct bench a = open_bench(&opt), b = open_bench(&opt), c = open_bench(&other);
+    start(&a);
+    for (int i = 0; i < 5; i++)
+        one_step(&a);
+    OK(checkpoint_save(a.t, path, NULL, 0, false, err));
+    add_average();
+    OK(checkpoint_load(b.t, path, NULL, err));
+    FAILS(checkpoint_load(c.t, path, NULL, err), "another job");
+    while (trainer_next_step(b.t) < STEPS)
+        one_step(&b);
+    assert_like_unbroken(&b);
+    close_bench(&a);
+    close_bench(&b);
+    close_bench(&c);
+    OK(file_remove(path, err));
 }
 
 /* The life of a worker: resume if there is a checkpoint, save after every step, say so and go on
@@ -269,9 +322,8 @@ static void test_upscaler(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_resume),   cmocka_unit_test(test_average),
+        cmocka_unit_test(test_killed),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_upscaler),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

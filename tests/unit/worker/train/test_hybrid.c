@@ -269,8 +269,7 @@ static const char *unlike(const struct side *a, const struct side *b, const stru
 
 static void assert_same(const struct side *a, const struct side *b, const struct model *m)
 {
-    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
-                                              TRAINER_EMA};
+    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V};
     for (size_t v = 0; v < sizeof all / sizeof *all; v++) {
         const char *name = unlike(a, b, m, all[v]);
         if (name)

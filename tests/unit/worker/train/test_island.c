@@ -37,11 +37,10 @@ static struct side open_side(const char *devices, const struct model *m,
     return side_on(SIDE_THREADS, devices, m, o, NULL, o->distill ? teach : NULL);
 }
 
-/* Weights, moments and average of every rank are those of the first. */
+/* Weights and moments of every rank are those of the first. */
 static void assert_ranks_equal(const struct side *s, const struct model *m)
 {
-    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
-                                              TRAINER_EMA};
+    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V};
     const size_t bytes = m->flat * sizeof(float);
     struct trainer *first = island_trainer_first(s->t);
     for (int r = 1; r < island_size(s->is); r++) {
@@ -279,8 +278,8 @@ static void check_failure(const struct model *m, const struct train_options *o, 
     struct side fresh = open_side("cpu,cpu,cpu", m, o);
     OK(step(&fresh, m, 0, BATCH, &again, err));
     assert_true(again.loss == r.loss && again.grad_norm == r.grad_norm);
-    assert_memory_equal(trainer_device(island_trainer_first(s.t), TRAINER_EMA),
-                        trainer_device(island_trainer_first(fresh.t), TRAINER_EMA),
+    assert_memory_equal(trainer_device(island_trainer_first(s.t), TRAINER_WEIGHTS),
+                        trainer_device(island_trainer_first(fresh.t), TRAINER_WEIGHTS),
                         m->flat * sizeof *flat);
     close_side(&fresh);
     island_trainer_free(s.t);

@@ -1,5 +1,5 @@
-/* An island that is cut into pipelines has the bits of one that is not: weights, moments, averages,
- * losses and norms, in every cut, with every number of micro-batches, alone and in copies. */
+/* An island that is cut into pipelines has the bits of one that is not: weights, moments, losses
+ * and norms, in every cut, with every number of micro-batches, alone and in copies. */
 #include "tests/unit/worker/train/real_encoders.h"
 
 #include <errno.h>
@@ -24,14 +24,11 @@ static int read_tensor(const struct side *s, enum trainer_vector which, size_t i
 
 static void assert_same(const struct side *a, const struct side *b, const struct model *m)
 {
-    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
-                                              TRAINER_EMA};
+    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V};
     float *x = model_flat_new(m), *y = model_flat_new(m);
     for (size_t v = 0; v < sizeof all / sizeof *all; v++)
         for (size_t i = 0; i < m->n; i++) {
             const struct model_tensor *t = &m->tensors[i];
-            if (all[v] == TRAINER_EMA && island_trainer_options(a->t)->ema == 0)
-                continue;
             OK(read_tensor(a, all[v], i, x, err));
             OK(read_tensor(b, all[v], i, y, err));
             if (memcmp(x, y, t->count * sizeof *x) != 0)
@@ -48,7 +45,6 @@ static void assert_ranks_equal(const struct side *s, int a, int b)
     const size_t bytes = trainer_net(x)->weights->m->flat * sizeof(float);
     assert_memory_equal(trainer_device(x, TRAINER_WEIGHTS), trainer_device(y, TRAINER_WEIGHTS),
                         bytes);
-    assert_memory_equal(trainer_device(x, TRAINER_EMA), trainer_device(y, TRAINER_EMA), bytes);
     assert_int_equal(trainer_next_step(x), trainer_next_step(y));
 }
 
@@ -475,8 +471,8 @@ static uint64_t moments_of(const struct side *s, int rank)
     return share.to - share.from;
 }
 
-/* Copies that share moments and averages out have the bits of those that do not; a checkpoint of
- * theirs goes on anywhere. */
+/* Copies that share moments out have the bits of those that do not; a checkpoint of theirs goes on
+ * anywhere. */
 static void check_shared(const struct model_spec *spec, const struct train_options *o, int stages,
                          int copies)
 {
@@ -543,7 +539,6 @@ static void test_shared(void **state)
     check_shared(&llama, &o, 2, 2);
     o.precision = NET_BF16;
     check_shared(&spec, &o, 1, 3);
-    o.ema = 0;
     o.weight_decay = 0;
     check_shared(&llama, &o, 1, 4);
 }

@@ -243,7 +243,6 @@ static void test_pictures(void **state)
     struct rig r = {.opt = tiny_options()};
     check_all(&r, &s, false, 64 * KIB);
     r.opt.recompute = true;
-    r.opt.ema = 0.9;
     check_all(&r, &s, false, 64 * KIB);
 }
 

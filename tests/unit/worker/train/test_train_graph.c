@@ -161,7 +161,6 @@ static struct course course_of(struct model_spec spec)
     c.opt.warmup = 13; /* the rate differs from step to step, then follows the cosine */
     c.opt.schedule = JOB_SCHEDULE_COSINE;
     c.opt.weight_decay = 0.1;
-    c.opt.ema = 0.9;
     return c;
 }
 

@@ -77,7 +77,7 @@ static void every_key(void **state)
         HEAD
         "train: {batch: 8, accumulate: 4, lr: 1e-3, warmup: 3, schedule: cosine,\n"
         "  decay_fraction: 0.5, final_lr: 0.25, weight_decay: 0.125, beta1: 0.75, beta2: 0.5,\n"
-        "  eps: 1e-3, clip: 2, ema: 0.875, precision: bf16, t: uniform, shift: 3,\n"
+        "  eps: 1e-3, clip: 2, precision: bf16, t: uniform, shift: 3,\n"
         "  recompute: true, fill: false, parallel: pipeline, pipeline: 1f1b, shard: none,\n"
         "  stages: 2}\n",
         false, 0);
@@ -85,7 +85,7 @@ static void every_key(void **state)
     assert_true(o.lr == 1e-3 && o.warmup == 3 && o.schedule == JOB_SCHEDULE_COSINE);
     assert_true(o.decay_fraction == 0.5 && o.final_lr == 0.25 && o.weight_decay == 0.125);
     assert_true(o.beta1 == 0.75 && o.beta2 == 0.5 && o.eps == 1e-3);
-    assert_true(o.clip == 2 && o.ema == 0.875 && o.precision == NET_BF16);
+    assert_true(o.clip == 2 && o.precision == NET_BF16);
     assert_true(o.uniform_t && o.shift == 3 && o.recompute && !o.fill);
     assert_true(o.label_dropout == 0.3 && o.self_condition == 0.25);
     assert_true(o.parallel == JOB_PARALLEL_PIPELINE && o.pipeline == JOB_PIPELINE_1F1B);
