@@ -189,10 +189,24 @@ static int flatten(VipsImage **image)
     return replace(image, made, rc);
 }
 
+/* Converts by the embedded profile; one that does not fit its image, or is broken, counts as none.
+ */
+static void apply_profile(VipsImage **image)
+{
+    VipsImage *made = NULL;
+    if (!vips_image_get_typeof(*image, VIPS_META_ICC_NAME))
+        return;
+    if (vips_icc_transform(*image, &made, "srgb", "embedded", TRUE, NULL) == 0)
+        (void)replace(image, made, 0);
+    else
+        vips_error_clear();
+}
+
 /* Converts any image to three bands of 8-bit sRGB. */
 static int to_rgb(VipsImage **image)
 {
     VipsImage *made = NULL;
+    apply_profile(image);
     int rc = vips_image_hasalpha(*image) ? flatten(image) : 0;
     if (rc == 0 && ((*image)->Bands != 3 ||
                     vips_image_get_interpretation(*image) != VIPS_INTERPRETATION_sRGB)) {

@@ -27,10 +27,10 @@ struct image_shape {
 /* Decodes to a shape: the image is scaled to cover it and cropped, at the centre if `crop` is NULL,
  * else at a place chosen by *crop, a random number, evenly along the side that is too long; the
  * same number gives the same part of an image.  out holds height*width*3 bytes, RGB, rows from
- * the top.  Shrinks on load; alpha is flattened on white; grey, palette, CMYK and 16 bit become
- * sRGB; EXIF orientation is applied.  -ERR_FORMAT: the image is broken; -ERR_LIMIT: it is too
- * large, or so narrow that it has more than IMAGE_PIXELS_MAX pixels before it is cropped (out is
- * then undefined). */
+ * the top.  Shrinks on load; alpha is flattened on white; grey, palette, CMYK, 16 bit and the
+ * colours of an embedded profile become sRGB; EXIF orientation is applied.  -ERR_FORMAT: the image
+ * is broken; -ERR_LIMIT: it is too large, or so narrow that it has more than IMAGE_PIXELS_MAX
+ * pixels before it is cropped (out is then undefined). */
 int image_decode(const void *data, size_t len, struct image_shape to, const uint32_t *crop,
                  uint8_t *out, struct err *err);
 

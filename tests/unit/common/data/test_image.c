@@ -92,6 +92,34 @@ static void turns_as_the_camera_says(void **state)
     g_object_unref(image);
 }
 
+/* Green as a phone stores it: (117, 251, 76) of Display P3 is the greenest of sRGB.  Read as sRGB
+ * it would be paler. */
+static void converts_profiles(void **state)
+{
+    VipsImage *green, *phone = NULL;
+    uint8_t out[8 * 8 * 3];
+    void *bytes;
+    size_t n;
+    static uint8_t rgb[8 * 8 * 3];
+    for (size_t i = 1; i < sizeof(rgb); i += 3)
+        rgb[i] = 255;
+    green = vips_image_new_from_memory(rgb, sizeof(rgb), 8, 8, 3, VIPS_FORMAT_UCHAR);
+    green->Type = VIPS_INTERPRETATION_sRGB;
+    assert_int_equal(vips_icc_transform(green, &phone, "p3", "input_profile", "srgb", NULL), 0);
+    for (int kind = 0; kind < 3; kind++) {
+        assert_int_equal(kind == 0 ? vips_jpegsave_buffer(phone, &bytes, &n, "Q", 95, NULL)
+                         : kind == 1
+                             ? vips_pngsave_buffer(phone, &bytes, &n, NULL)
+                             : vips_webpsave_buffer(phone, &bytes, &n, "lossless", TRUE, NULL),
+                         0);
+        OK(image_decode(bytes, n, image_square(8), NULL, out, err));
+        assert_true(out[0] < 12 && out[1] > 248 && out[2] < 12);
+        g_free(bytes);
+    }
+    g_object_unref(phone);
+    g_object_unref(green);
+}
+
 /* Columns whose middle pixel is red. */
 static int red_columns(const uint8_t *rgb)
 {
@@ -319,7 +347,7 @@ int main(void)
         cmocka_unit_test(refuses_broken_images), cmocka_unit_test(writes_png),
         cmocka_unit_test(arranges_grids),        cmocka_unit_test(many_threads_decode),
         cmocka_unit_test(crops_anywhere),        cmocka_unit_test(turns_as_the_camera_says),
-        cmocka_unit_test(refuses_narrow_images),
+        cmocka_unit_test(refuses_narrow_images), cmocka_unit_test(converts_profiles),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
