@@ -282,7 +282,8 @@ static void write_rest(const struct new_job *job, FILE *out)
         line(out, "of a sample", "tokens: 200");
     } else {
         line(out, "of a grid", "count: %d", 16);
-        line(out, "strength of classifier-free guidance; 1: off", "guidance: 2");
+        line(out, "strength of classifier-free guidance; 1: off", "guidance: %d",
+             job->kind == NEW_CAPTIONS ? JOB_GUIDANCE_CAPTIONS : 2);
     }
     write_prompts(job, out);
     if (!job->keeps)

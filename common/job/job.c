@@ -192,6 +192,8 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
         return conf_error(doc, "eval.every", err,
                           "is %d, but data.holdout is 0: there is nothing to evaluate on",
                           s->eval.every);
+    if (job_has_captions(s) && !s->taken && !conf_find(doc, "sample.guidance"))
+        s->sample.guidance = JOB_GUIDANCE_CAPTIONS;
     if (s->model.label_dropout == 0 && s->sample.guidance != 1) {
         if (conf_find(doc, "sample.guidance"))
             return conf_error(doc, "sample.guidance", err,
@@ -353,14 +355,15 @@ static size_t place_of(const char *text, int line, int column)
     return at;
 }
 
-/* Adds the key at the beginning of its section, if the text does not have it; takes text. */
+/* Adds the key at the beginning of its section (NULL: of the text), if the text does not have it;
+ * takes text. */
 static char *write_in(char *text, const char *section, const char *key, const char *value)
 {
     struct yaml_doc doc;
     char *whole = NULL;
     if (yaml_parse(text, strlen(text), "job.yaml", &doc, NULL) < 0)
         return text;
-    const struct yaml_node *map = yaml_get(doc.root, section);
+    const struct yaml_node *map = section ? yaml_get(doc.root, section) : doc.root;
     if (map && map->kind == YAML_MAP && !yaml_get(map, key)) {
         const size_t at = place_of(text, map->line, map->column);
         const char *rest = text + at;
@@ -382,14 +385,14 @@ static bool keeps(const char *text, const struct job_spec *spec)
     const bool same =
         got.train.lr == spec->train.lr && got.train.schedule == spec->train.schedule &&
         got.train.warmup == spec->train.warmup && got.outer.warmup == spec->outer.warmup &&
-        got.outer.momentum == spec->outer.momentum;
+        got.outer.momentum == spec->outer.momentum && got.sample.guidance == spec->sample.guidance;
     job_release(&got);
     return same;
 }
 
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err)
 {
-    char lr[32], steps[32], warmup[32], momentum[32], *whole = str_dup(text);
+    char lr[32], steps[32], warmup[32], momentum[32], guidance[32], *whole = str_dup(text);
     (void)snprintf(lr, sizeof lr, "%.17g", spec->train.lr);
     (void)snprintf(steps, sizeof steps, "%d", spec->train.warmup);
     (void)snprintf(warmup, sizeof warmup, "%d", spec->outer.warmup);
@@ -404,14 +407,21 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
         whole = write_in(whole, "train", "schedule", decay ? "decay" : "constant");
         whole = write_in(whole, "train", "lr", lr);
     }
+    if (job_has_captions(spec) && spec->sample.guidance == JOB_GUIDANCE_CAPTIONS) {
+        (void)snprintf(guidance, sizeof guidance, "{guidance: %g}", spec->sample.guidance);
+        whole = write_in(whole, NULL, "sample", guidance);
+        (void)snprintf(guidance, sizeof guidance, "%g", spec->sample.guidance);
+        whole = write_in(whole, "sample", "guidance", guidance);
+    }
     if (keeps(whole, spec)) {
         *ret = whole;
         return 0;
     }
     mem_free(whole);
     return err_set(err, -ERR_CONFIG,
-                   "train.lr, train.schedule, train.warmup, outer.warmup or outer.momentum, which "
-                   "the job file leaves out, cannot be written into it: give them, or shorten it "
+                   "train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum or "
+                   "sample.guidance, which the job file leaves out, cannot be written into it: "
+                   "give them, or shorten it "
                    "(%zu bytes of at most %d)",
                    strlen(text), JOB_SPEC_MAX);
 }

@@ -324,9 +324,9 @@ int job_check_scope(const char *text, size_t len, const char *file, const struct
                     struct err *err);
 
 /* The text of a job file, with the missing ones of the keys whose defaults are a release's choice
- * (train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum) added from spec, so that
- * another release reads the same job.  *ret is allocated.  -ERR_CONFIG: there is no room or place
- * for them. */
+ * (train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum, sample.guidance) added
+ * from spec, so that another release reads the same job.  *ret is allocated.  -ERR_CONFIG: there is
+ * no room or place for them. */
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err);
 /* The text of a job file whose outer.fragments is auto, with these values in its place and a
  * comment `why` at its end.  *ret is allocated.  -ERR_CONFIG as above. */
@@ -387,7 +387,8 @@ int job_sampler_parse(const char *name, int *ret);
 
 /* A grid of samples is one picture, whose sides have at most this many pixels. */
 #define JOB_GRID_SIDE_MAX 16384
-#define JOB_GRID_GAP 1 /* pixels between samples, and around them */
+#define JOB_GUIDANCE_CAPTIONS 3 /* the default where captions are read */
+#define JOB_GRID_GAP 1          /* pixels between samples, and around them */
 /* -ERR_LIMIT: the grid would be too large; err says how many columns would do. */
 int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns, struct err *err);
 

@@ -434,7 +434,7 @@ static const struct conf_key sample_keys[] = {
     CONF(struct job_sample, sampler, ENUM, .names = sampler_names, .def = "euler",
          .doc = "ODE solver"),
     CONF(struct job_sample, guidance, DOUBLE, .def = "1.5", .min = 0, .max = 100,
-         .doc = "classifier-free guidance; 1: off"),
+         .doc = "classifier-free guidance; 1: off. If unset, a dit that is told captions uses 3"),
     CONF(struct job_sample, columns, INT, .def = "8", .min = 1, .max = 64,
          .doc = "columns of the grid"),
     CONF(struct job_sample, seed, U64, .def = "0",

@@ -517,6 +517,40 @@ static void defaults_are_written_into_a_job(void **state)
     }
 }
 
+/* Captions are followed closely; jobs from before that keep what they had. */
+static void guidance_of_captions(void **state)
+{
+    static const struct {
+        const char *rest;
+        double fresh, taken;
+    } cases[] = {
+        {"model: {preset: DiT-S/8}\n", 1.5, 1.5},
+        {"model: {preset: DiT-S/8}\nencoders: {path: p}\n", 3, 1.5},
+        {"model: {preset: DiT-S/8}\nencoders: {path: p}\nsample: {count: 8}\n", 3, 1.5},
+        {"model: {preset: DiT-S/8}\nencoders: {path: p}\nsample:\n  count: 8\n", 3, 1.5},
+        {"model: {preset: DiT-S/8}\nencoders: {path: p}\nsample: {guidance: 2}\n", 2, 2},
+        {"model: {preset: DiT-S/8, label_dropout: 0}\nencoders: {path: p}\n", 1, 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct job_spec s;
+        char *kept, *text = str_printf("name: a\ndata: {path: x, image_size: 64}\n"
+                                       "train: {batch: 8}\nouter: {rounds: 2, steps: 2}\n%s",
+                                       cases[i].rest);
+        OK(job_parse_taken(text, strlen(text), "job", &s, err));
+        assert_true(s.sample.guidance == cases[i].taken);
+        job_release(&s);
+        OK(job_parse(text, strlen(text), "job", &s, err));
+        assert_true(s.sample.guidance == cases[i].fresh);
+        OK(job_keep_defaults(text, &s, &kept, err));
+        job_release(&s);
+        OK(job_parse_taken(kept, strlen(kept), "job", &s, err));
+        assert_true(s.sample.guidance == cases[i].fresh);
+        job_release(&s);
+        mem_free(kept);
+        mem_free(text);
+    }
+}
+
 /* Whatever the file looks like, and wherever it says auto, or does not. */
 static void fragments_are_written_in_with_their_reason(void **state)
 {
@@ -717,6 +751,7 @@ int main(void)
         cmocka_unit_test(shares_are_capped),
         cmocka_unit_test(defaults_are_written_into_a_job),
         cmocka_unit_test(fragments_are_written_in_with_their_reason),
+        cmocka_unit_test(guidance_of_captions),
         cmocka_unit_test(momentum_fits_the_outer_steps),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(secrets_are_left_out),
