@@ -122,7 +122,7 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
         .holdout_path = holdout,
         .text_field = s->data.text_field,
         .tokenizer = s->data.tokenizer ? job->tokenizer : NULL,
-        .context = (uint32_t)s->model.context,
+        .context = (uint32_t)job_piece(s),
         .on_progress = show_look,
         .ctx = &show,
     };
@@ -453,7 +453,7 @@ static int check_report(const struct job_file *job, const struct dataset_report 
             "train.batch is %d but the text has only %llu piece%s of at most %d tokens; lower "
             "the batch or add text",
             job->spec.train.batch, (unsigned long long)train, str_plural(train),
-            job->spec.model.context);
+            job_piece(&job->spec));
     if (job->partitions > train)
         return err_set(err, -ERR_CONFIG,
                        "the recipe has %u partitions, but the dataset has only %llu sample%s to "

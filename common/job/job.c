@@ -583,6 +583,11 @@ int job_tokens(const struct job_spec *spec)
     return job_family(spec)->tokens(spec);
 }
 
+int job_piece(const struct job_spec *spec)
+{
+    return spec->model.context + (job_family(spec)->packs ? 1 : 0);
+}
+
 /* ---- snapshots ---- */
 
 #define SNAPSHOT_LEAST_S 60.0

@@ -378,6 +378,10 @@ struct job_shape job_bucket(const struct job_spec *s, size_t i);
  * the job file.  For tests. */
 int job_tokens(const struct job_spec *spec);
 
+/* Most tokens of a piece of text: the inputs of a row, and one more, which is only predicted.  The
+ * user's trainer gets no more than model.context. */
+int job_piece(const struct job_spec *spec);
+
 /* The names of choices in a job file, "?" for other numbers; and the numbers of names, or -EINVAL.
  */
 const char *job_features_name(int features);

@@ -37,11 +37,11 @@ def write_text(folder, documents=160):
 
 
 def pieces(path, context=64):
-    """Pieces of at most `context` tokens, each of which begins with the last one of the piece before."""
+    """Pieces of at most `context` tokens and one that is only predicted, each of which begins with the last one of the piece before."""
     total = 0
     for line in open(path, encoding="utf-8"):
         tokens = len(json.loads(line)["text"].encode()) + 2  # with the ends
-        total += len(range(0, tokens - 1, context - 1))
+        total += len(range(0, tokens - 1, context))
     return total
 
 

@@ -154,7 +154,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
         .text = job_is_text(&w->spec),
         .text_field = w->spec.data.text_field,
         .tokenizer = tokenizer,
-        .context = (uint32_t)w->spec.model.context,
+        .context = (uint32_t)job_piece(&w->spec),
         .on_progress = on_progress,
         .ctx = w,
     };

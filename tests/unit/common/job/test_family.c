@@ -39,9 +39,15 @@ static void test_rows(void **state)
     assert_string_equal(job_family(&texts)->name, "llama");
     assert_true(job_is_text(&texts));
     assert_int_equal(job_tokens(&texts), 24);
+    assert_int_equal(job_piece(&texts), 25); /* the last one is only predicted */
     assert_false(job_family(&texts)->mixes);
     assert_true(job_family(&texts)->chunks);
     assert_int_equal(job_family(&texts)->features, JOB_FEATURES_NGRAMS);
+    job_release(&texts);
+    texts = parse("name: a\ndata: {path: x, kind: texts}\ntrain: {batch: 4}\n"
+                  "model: {type: external, context: 24}\ntrainer: {command: train}\n"
+                  "outer: {rounds: 1, steps: 2}\n");
+    assert_int_equal(job_piece(&texts), 24); /* a trainer may have no room for more */
     job_release(&images);
     job_release(&texts);
 }
