@@ -42,14 +42,15 @@ TIMED = {
 }
 TIMED_JOB = "name: timed\nseed: 3\ndata: {{path: {path}, holdout: 0.05{size}}}\nouter: {{rounds: 8, steps: 30}}\nrecipe: {{replicas: 2}}\n"
 RATES = [{"train": f", lr: {lr}{more}"} for lr in ("1e-3", "2e-3", "4e-3", "8e-3") for more in ("", ", schedule: decay")]
+BETAS = [{"train": ", beta2: 0.95"}]
 MOMENTA = [{"outer": f", momentum: {mu}"} for mu in (0.5, 0.6, 0.7, 0.9)]
 LONG, LARGE, MANY = {"steps": 100}, {"steps": 25, "batch": 64}, {"steps": 50, "recipe": "diloco, replicas: 4"}
 # What each job without keys about training is compared with.
 GAPS = {
-    "emoji": ("emoji", LONG, RATES),
-    "shapes": ("shapes", LONG, RATES),
-    "code": ("code", LONG, RATES),
-    "prose": ("prose", LONG, RATES),
+    "emoji": ("emoji", LONG, RATES + BETAS),
+    "shapes": ("shapes", LONG, RATES + BETAS),
+    "code": ("code", LONG, RATES + BETAS),
+    "prose": ("prose", LONG, RATES + BETAS),
     "code, batch 64": ("code", LARGE, RATES[::2]),
     "emoji, 4 replicas": ("emoji", MANY, MOMENTA),
     "prose, 4 replicas": ("prose", MANY, MOMENTA),
