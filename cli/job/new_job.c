@@ -259,7 +259,10 @@ static void write_train(const struct new_job *job, FILE *out)
     line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
          job_lr(texts, job->from != NULL, width(job), (double)new_job_batch(job) * context(job)));
     line(out, "decay: down to 0 over the last fifth; or cosine", "schedule: %s",
-         texts ? "constant" : "decay");
+         job_schedule(texts, job->from != NULL, (double)job->rounds * job->steps) ==
+                 JOB_SCHEDULE_DECAY
+             ? "decay"
+             : "constant");
     (void)fprintf(out, "\nrecipe:\n");
     line(out,
          "copies of the model that train at the same time; other recipes: "

@@ -5,6 +5,7 @@
 
 #define LR_LEAST 1e-4       /* wide models take what they always took */
 #define WARM_START_STEPS 10 /* until Adam's moments, which begin empty, are of use */
+#define TEXT_DECAY_STEPS 5000
 #define TOKENS_MAX 4096
 #define PROMPTS_MAX 8192  /* bytes of a prompt, or of all captions together (SampleTask.prompt) */
 #define CAPTIONS_MAX 1024 /* captions of a grid, as many as samples */
@@ -85,6 +86,11 @@ double job_lr(bool texts, bool warm, int dim, double tokens)
     return fmax(fresh / (warm ? 2 * dim : dim), LR_LEAST);
 }
 
+int job_schedule(bool texts, bool warm, double steps)
+{
+    return texts && (warm || steps < TEXT_DECAY_STEPS) ? JOB_SCHEDULE_CONSTANT : JOB_SCHEDULE_DECAY;
+}
+
 /* Jobs from before defaults were written into job files had half of the rate for a dit, that of
  * small batches for a llama, no decay and no warm-up. */
 static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
@@ -93,8 +99,9 @@ static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
     const double tokens = s->taken ? 0 : (double)s->train.batch * s->model.context;
     if (!conf_find(doc, "train.lr"))
         s->train.lr = job_lr(texts, s->taken ? !texts : warm, s->model.dim, tokens);
-    if (!conf_find(doc, "train.schedule") && !texts && !s->taken)
-        s->train.schedule = JOB_SCHEDULE_DECAY;
+    if (!conf_find(doc, "train.schedule") && !s->taken)
+        s->train.schedule =
+            job_schedule(texts, warm, (double)s->outer.rounds * (double)s->outer.steps);
     if (!conf_find(doc, "train.warmup") && warm && !s->taken)
         s->train.warmup = WARM_START_STEPS;
 }

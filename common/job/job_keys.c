@@ -246,7 +246,8 @@ static const struct conf_key train_keys[] = {
          .doc = "steps of linear warm-up; if unset, 10 for a dit or llama with model.warm_start"),
     CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",
          .doc = "cosine: down to final_lr. decay: constant, then linear to 0 over the last "
-                "decay_fraction. If unset, a dit uses decay"),
+                "decay_fraction. If unset, a dit uses decay, and so does a llama without "
+                "model.warm_start in a job of 5000 steps or more"),
     CONF(struct job_train, decay_fraction, DOUBLE, .def = "0.2", .min = 0, .max = 1,
          .doc = "fraction of all steps, or of all seconds, that decay (schedule decay)"),
     CONF(struct job_train, final_lr, DOUBLE, .def = "0", .min = 0, .max = 1,

@@ -517,6 +517,34 @@ static void defaults_are_written_into_a_job(void **state)
     }
 }
 
+/* A decay helps texts in long jobs; in short ones it costs. */
+static void schedules_of_texts(void **state)
+{
+    static const struct {
+        const char *outer, *more;
+        int fresh;
+    } cases[] = {
+        {"rounds: 10, steps: 499", "", JOB_SCHEDULE_CONSTANT},
+        {"rounds: 10, steps: 500", "", JOB_SCHEDULE_DECAY},
+        {"rounds: 10, steps: 500", ", warm_start: before", JOB_SCHEDULE_CONSTANT},
+        {"rounds: 1000, seconds: 500", "", JOB_SCHEDULE_CONSTANT}, /* steps are not known */
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct job_spec s;
+        char *text = str_printf("name: a\ndata: {path: x}\ntrain: {batch: 8}\n"
+                                "model: {type: llama, dim: 64, depth: 2, heads: 2%s}\n"
+                                "outer: {%s}\n",
+                                cases[i].more, cases[i].outer);
+        OK(job_parse(text, strlen(text), "job", &s, err));
+        assert_int_equal(s.train.schedule, cases[i].fresh);
+        job_release(&s);
+        OK(job_parse_taken(text, strlen(text), "job", &s, err));
+        assert_int_equal(s.train.schedule, JOB_SCHEDULE_CONSTANT);
+        job_release(&s);
+        mem_free(text);
+    }
+}
+
 /* Captions are followed closely; jobs from before that keep what they had. */
 static void guidance_of_captions(void **state)
 {
@@ -752,6 +780,7 @@ int main(void)
         cmocka_unit_test(defaults_are_written_into_a_job),
         cmocka_unit_test(fragments_are_written_in_with_their_reason),
         cmocka_unit_test(guidance_of_captions),
+        cmocka_unit_test(schedules_of_texts),
         cmocka_unit_test(momentum_fits_the_outer_steps),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(secrets_are_left_out),
