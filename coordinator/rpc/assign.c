@@ -5,6 +5,7 @@
 #include "coordinator/job/draw.h"
 #include "coordinator/job/guard.h"
 #include "coordinator/job/spot_check.h"
+#include "coordinator/job/turns.h"
 #include "coordinator/decide/schedule.h"
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/message.h"
@@ -109,7 +110,7 @@ static struct schedule_task *candidates(struct coordinator *co)
             .job_id = t->job_id,
             .job = at,
             .kind = (int)t->kind,
-            .rank = task_traits[t->kind].rank,
+            .rank = turns_rank(j, t),
             .failed = &t->failed,
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,

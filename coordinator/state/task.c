@@ -10,7 +10,7 @@ const struct task_trait task_traits[TASK_KINDS] = {
     [TASK_OUTER] = {"OUTER", 2, true, 30},       [TASK_FEATURE] = {"FEATURE", 2, false, 30},
     [TASK_CLUSTER] = {"CLUSTER", 2, false, 30},  [TASK_SPLIT] = {"SPLIT", 2, false, 30},
     [TASK_SCORE] = {"SCORE", 2, false, 30},      [TASK_VELOCITY] = {"VELOCITY", 0, true, 30},
-    [TASK_ENCODE] = {"ENCODE", 2, false, 240},   [TASK_CHECK] = {"CHECK", 4, true, 120},
+    [TASK_ENCODE] = {"ENCODE", 2, false, 240},   [TASK_CHECK] = {"CHECK", 5, true, 120},
 };
 
 const char *task_kind_name(enum task_kind k)

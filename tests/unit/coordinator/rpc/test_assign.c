@@ -199,6 +199,33 @@ static void paths_that_are_behind_go_first(void **state)
     assert_int_equal(task_of(co, w)->path, 2);
 }
 
+/* An evaluation or a sample of a job's own goes to who has no phase to begin.  It comes first when
+ * a round has ended without it, a person waits for it, or the guard. */
+static void evaluations_let_phases_go_first(void **state)
+{
+    enum { EVAL, SAMPLE, LATE_EVAL, LATE_SAMPLE, ASKED, DOUBTED, DOUBTED_BEST, CASES };
+    for (int i = 0; i < CASES; i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = job_of(co, diloco, 9);
+        const bool draws = i == SAMPLE || i == LATE_SAMPLE || i == ASKED;
+        struct task *t = some_task(co, j, draws ? TASK_SAMPLE : TASK_EVAL);
+        struct path_rec *path = job_edit_path(j, 0);
+        t->draw.version = 1;
+        t->draw.asked = i == ASKED;
+        path->round = i == LATE_EVAL || i == LATE_SAMPLE ? 2 : 1;
+        if (i == DOUBTED)
+            path->doubt = (struct eval_doubt){.worker = 9, .version = 1};
+        if (i == DOUBTED_BEST)
+            path->doubt = (struct eval_doubt){.worker = 9, .version = 3, .best_task = t->id};
+        const struct task *phase = some_task(co, j, TASK_TRAIN);
+        struct worker *a = asks(co, here(co)), *b = asks(co, here(co));
+        assign_parked(co);
+        const bool first = i >= LATE_EVAL;
+        if (a->task_id != (first ? t->id : phase->id) || b->task_id != (first ? phase->id : t->id))
+            fail_msg("case %d: it goes %s the phase", i, a->task_id == t->id ? "before" : "after");
+    }
+}
+
 /* A phase may go to anybody, but what is folded or checked only to who has done tasks well. */
 static void some_tasks_are_for_known_workers(void **state)
 {
@@ -277,7 +304,7 @@ static void a_remote_drawing_needs_another_worker(void **state)
         struct coordinator *co = anew(state);
         struct job *j = add(&co->state, ddm);
         struct task *t = some_task(co, j, TASK_SAMPLE);
-        t->draw.remote = true;
+        t->draw.remote = t->draw.asked = true;
         struct worker *w = asks(co, here(co)), *other = i != ALONE ? here(co) : NULL;
         if (i == OTHER_GOES)
             other->drain = true;
@@ -372,6 +399,7 @@ int main(void)
         TEST(owners_are_waited_for),
         TEST(jobs_are_served_by_priority_and_share),
         TEST(paths_that_are_behind_go_first),
+        TEST(evaluations_let_phases_go_first),
         TEST(some_tasks_are_for_known_workers),
         TEST(who_is_served_first),
         TEST(who_reports_is_waited_for),
