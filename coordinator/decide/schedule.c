@@ -1,6 +1,6 @@
 #include "coordinator/decide/schedule.h"
 
-#define HELPER_MS 1000 /* until a task that needs a helper is looked at again */
+#define HELPER_MS 1000 /* until a task that waits for what others do is looked at again */
 
 uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
                               const struct schedule_small *small, unsigned n)
@@ -41,6 +41,10 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
     if (t->phase && o->behind == t->job_id) {
         *ret_why = "waits for a worker that has its version: this one still fetches one";
         return UINT64_MAX;
+    }
+    if (t->needs_spare && o->has_phase) {
+        *ret_why = "is for a worker without a phase: one is about to begin here";
+        return now + HELPER_MS;
     }
     if (t->needs_helper && !o->helper) {
         *ret_why = "needs another worker that evaluates its experts";
@@ -126,7 +130,8 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
            a->network == b->network && a->lag == b->lag && a->needs_trainers == b->needs_trainers &&
            a->needs_helper == b->needs_helper && a->phase == b->phase &&
-           a->needs_known == b->needs_known && (a->owner == 0) == (b->owner == 0);
+           a->needs_spare == b->needs_spare && a->needs_known == b->needs_known &&
+           (a->owner == 0) == (b->owner == 0);
 }
 
 static void add(struct schedule *s, uint32_t at)
@@ -182,6 +187,7 @@ void schedule_init(struct schedule *s, uint64_t now_ms, struct schedule_job *job
     for (size_t i = 0; i < n; i++) {
         add(s, (uint32_t)i);
         s->from_matters |= tasks[i].not_from != 0;
+        s->spares |= tasks[i].needs_spare;
         if (tasks[i].owner != 0)
             s->owned[s->n_owned++] = (struct schedule_owned){tasks[i].owner, (uint32_t)i};
     }

@@ -118,6 +118,7 @@ static struct schedule_task *candidates(struct coordinator *co)
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
             .phase = t->kind == TASK_TRAIN,
+            .needs_spare = turns_spares(j, t),
             .needs_known = t->kind == TASK_OUTER || t->kind == TASK_CHECK,
             .needs_trainers = query_needs_trainers(j, t),
         };
@@ -186,6 +187,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         .standing = worker_standing(w),
         .behind = behind(&co->state, w),
         .helper = helpers > helps(&co->state, w), /* another worker could help */
+        .has_phase = list->spares && turns_has_phase(co, w),
         .trainers = w->allows_trainers,
         .known = member_may_fold(w),
         .origin = list->from_matters ? worker_origin(w) : 0,

@@ -226,6 +226,46 @@ static void evaluations_let_phases_go_first(void **state)
     }
 }
 
+/* While a round is folded its workers wait for their next phases: a CHECK is for somebody else, or
+ * for who is so early that it ends before the others' phases.  Not for ever. */
+static void a_check_keeps_nobody_from_a_phase(void **state)
+{
+    enum { FOLDS, NOBODYS, EARLY, TOO_LATE, SPARE, LAST_ROUND, ELASTIC, WAITED, CASES };
+    static const char elastic[] = HEAD "recipe: {name: diloco, replicas: auto}\n"
+                                       "outer: {rounds: 9, steps: 2}\n";
+    for (int i = 0; i < CASES; i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = job_of(co, i == ELASTIC ? elastic : diloco, 99);
+        struct worker *a = here(co), *b = here(co), *w = i == NOBODYS || i == SPARE ? here(co) : a;
+        j->spec.outer.rounds = i == LAST_ROUND ? 1 : 9;
+        rounds_advance(co, j);
+        for (uint32_t r = 0; r < 2; r++) {
+            struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, 0, r));
+            const bool early = r == 1 && (i == EARLY || i == TOO_LATE);
+            task_lease(co, t, r == 0 ? a : b);
+            t->first_ms = core_now(co) - 1000; /* a step in a second */
+            t->steps_done = 1;
+            t->steps_total = i == EARLY ? 100 : 2;
+            if (!early)
+                task_end(co, t, TASK_DONE, "");
+            (r == 0 ? a : b)->task_id = early ? t->id : 0;
+        }
+        a->phase_job = j->id;
+        a->phase_ms = 5000;
+        if (i == NOBODYS)
+            state_set_worker_state(&co->state, b, WORKER_LOST);
+        struct task *c = some_task(co, j, TASK_CHECK);
+        c->train.round = 0;
+        job_edit_path(j, 0)->round = i == WAITED ? 2 : 0;
+        (void)str_copy(w->version, sizeof(w->version), SKERRY_VERSION);
+        (void)asks(co, w);
+        assign_parked(co);
+        const bool given = i != FOLDS && i != NOBODYS && i != TOO_LATE;
+        if ((w->task_id == c->id) != given)
+            fail_msg("case %d: it is %s (%s)", i, given ? "kept" : "given", w->waiting_for);
+    }
+}
+
 /* A phase may go to anybody, but what is folded or checked only to who has done tasks well. */
 static void some_tasks_are_for_known_workers(void **state)
 {
@@ -400,6 +440,7 @@ int main(void)
         TEST(jobs_are_served_by_priority_and_share),
         TEST(paths_that_are_behind_go_first),
         TEST(evaluations_let_phases_go_first),
+        TEST(a_check_keeps_nobody_from_a_phase),
         TEST(some_tasks_are_for_known_workers),
         TEST(who_is_served_first),
         TEST(who_reports_is_waited_for),
