@@ -512,6 +512,8 @@ void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
         gc_drop(co, &old->ema);
     }
     module_add_version(m, v);
+    if (v->version >= VERSIONS_KEPT && (old = module_version(m, v->version - VERSIONS_KEPT)))
+        gc_drop(co, &old->ema);
     const struct version_rec *before = v->version > 1 ? module_version(m, v->version - 2) : NULL;
     if (before != NULL) { /* only the newest step can be made again */
         gc_drop(co, &before->target);

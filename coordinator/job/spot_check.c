@@ -127,10 +127,14 @@ void spot_check_consider(struct coordinator *co, struct job *j, const struct tas
 
 /* ---- results --------------------------------------------------------------- */
 
-/* The CHECK is not needed any more; c may be NULL. */
+/* The CHECK is not needed any more, nor what it was compared with, unless a version or another
+ * CHECK needs that; c may be NULL. */
 static void forget(struct coordinator *co, const struct task *c)
 {
     struct task *t = state_edit_task(&co->state, c);
+    const struct task *phase = c != NULL ? phase_of(&co->state, c) : NULL;
+    for (size_t i = 0; phase != NULL && i < phase->train.n_contributions; i++)
+        gc_drop(co, &phase->train.contributions[i].blob);
     while (t != NULL && t->train.n_contributions > 0) {
         gc_drop(co, &t->train.contributions[0].blob);
         task_drop_contribution(t, &t->train.contributions[0]);

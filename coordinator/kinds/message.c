@@ -1,6 +1,7 @@
 #include "coordinator/kinds/message.h"
 
 #include "common/net/http/blob_http.h"
+#include "coordinator/state/blobs.h"
 #include "coordinator/work/ahead.h"
 #include "coordinator/work/query.h"
 
@@ -94,6 +95,8 @@ static const struct version_rec *wanted_version(const struct message *b, const s
     if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
         return module_version(m, m->version);
     const struct version_rec *v = module_version(m, task_round(b->task));
+    if (v != NULL && !blob_full_stays(b->job, m, v->version))
+        v = NULL;
     const bool path = task_drawing(b->task) != NULL && !b->task->draw.mixture &&
                       task_round(b->task) < query_path_version(b->job, b->task->path);
     return v != NULL || b->phase || path ? v : module_version(m, m->version);

@@ -153,8 +153,6 @@ static bool has_room(struct audit *a, const struct module_rec *m, const struct v
 static void apply_delta(struct audit *a, const struct module_rec *m,
                         const struct version_rec *before, const struct version_rec *v)
 {
-    if (!has_room(a, m, v, v->full.size))
-        return;
     char *from = blob_path(a, before->full.sha256), *delta = blob_path(a, v->delta.sha256);
     char *made = file_join(a->s.dir, "made");
     struct err err = {0};
@@ -364,9 +362,10 @@ static void check_module(struct audit *a, const struct module_rec *m)
                   (unsigned long long)v->version);
         else if (v->version > 0)
             check_chain(a, m, before, v, doc);
-        if (before != NULL && blob_ref_is_set(&v->delta))
+        if (before != NULL && blob_ref_is_set(&v->delta) &&
+            blob_full_stays(a->job, m, before->version) && has_room(a, m, v, v->full.size))
             apply_delta(a, m, before, v);
-        if (before != NULL && doc != NULL && a->err.code == 0)
+        if (before != NULL && doc != NULL && a->err.code == 0 && !job_is_ended(a->job))
             steps += fold_again(a, m, before, v, doc);
         json_decref(doc);
     }

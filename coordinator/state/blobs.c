@@ -35,7 +35,30 @@ bool blob_is_restored(const char *provenance)
     return is;
 }
 
+/* Is it the newest version, or that at which a path through the module has stopped? */
+static bool is_last(const struct job *j, const struct module_rec *m, uint64_t version)
+{
+    const uint32_t at = (uint32_t)(m - j->modules);
+    bool last = version == m->version;
+    for (uint32_t p = 0; p < j->comp.n_paths && !last; p++)
+        for (uint32_t l = 0; j->paths[p].round == version && l < composition_levels(&j->comp, p);
+             l++)
+            last |= j->comp.paths[p].modules[l] == at;
+    return last;
+}
+
+bool blob_full_stays(const struct job *j, const struct module_rec *m, uint64_t version)
+{
+    return !job_is_ended(j) || is_last(j, m, version);
+}
+
+bool blob_ema_stays(const struct job *j, const struct module_rec *m, uint64_t version)
+{
+    return job_is_ended(j) ? is_last(j, m, version) : version + VERSIONS_KEPT > m->version;
+}
+
 struct walk {
+    const struct state *state;
     blob_fn fn;
     void *arg;
     int64_t now_unix_ms;
@@ -72,9 +95,9 @@ static void of_modules(const struct walk *w, const struct job *j, bool runs)
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         for (unsigned v = 0; v < j->modules[i].n_versions; v++) {
             const struct version_rec *r = &j->modules[i].versions[v];
-            tell(w, BLOB_FULL, &r->full, true);
+            tell(w, BLOB_FULL, &r->full, blob_full_stays(j, &j->modules[i], r->version));
             tell(w, BLOB_DELTA, &r->delta, true);
-            tell(w, BLOB_EMA, &r->ema, true);
+            tell(w, BLOB_EMA, &r->ema, blob_ema_stays(j, &j->modules[i], r->version));
             const bool newest = runs && r->version + 1 >= j->modules[i].version;
             tell(w, BLOB_OUTER_STATE, &r->target, newest);
             tell(w, BLOB_OUTER_STATE, &r->momentum, newest);
@@ -108,6 +131,18 @@ static void of_job(const struct walk *w, const struct job *j)
         tell_spared(w, (enum blob_role)j->unread_blobs[i].role, &j->unread_blobs[i].blob);
 }
 
+/* What a CHECK has brought, and the phase's own, with which it is or will be compared: until it is
+ * decided. */
+static void of_check(const struct walk *w, const struct task *t, bool runs)
+{
+    const bool open = runs && (task_is_open(t) || t->train.n_contributions > 0);
+    const struct task *phase = open ? state_task(w->state, t->train.checks) : NULL;
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        tell(w, BLOB_CONTRIBUTION, &t->train.contributions[i].blob, runs);
+    for (size_t i = 0; phase != NULL && i < phase->train.n_contributions; i++)
+        tell_spared(w, BLOB_CONTRIBUTION, &phase->train.contributions[i].blob);
+}
+
 static void of_task(const struct walk *w, const struct job *j, const struct task *t)
 {
     const bool runs = j != NULL && !job_is_ended(j);
@@ -117,8 +152,8 @@ static void of_task(const struct walk *w, const struct job *j, const struct task
     tell(w, BLOB_OUTPUT, &t->output, !passed_on);
     if (t->kind == TASK_VELOCITY)
         tell(w, BLOB_INPUT, &t->velocity.input, true);
-    for (size_t i = 0; t->kind == TASK_CHECK && i < t->train.n_contributions; i++)
-        tell(w, BLOB_CONTRIBUTION, &t->train.contributions[i].blob, runs);
+    if (t->kind == TASK_CHECK)
+        of_check(w, t, runs);
     if (t->kind != TASK_TRAIN)
         return;
     tell(w, BLOB_PHASE_MOMENTS, &t->train.moments, runs);
@@ -127,7 +162,7 @@ static void of_task(const struct walk *w, const struct job *j, const struct task
     for (size_t i = 0; i < t->train.n_contributions; i++) {
         const struct contribution *c = &t->train.contributions[i];
         const struct module_rec *m = j != NULL ? job_module(j, c->module_id) : NULL;
-        const bool keeps = m != NULL && module_keeps(m, c) && (c->version != 0 || runs);
+        const bool keeps = runs && m != NULL && module_keeps(m, c);
         if (keeps && c->refused) /* perhaps because our disk had damaged it */
             tell_spared(w, BLOB_CONTRIBUTION, &c->blob);
         else
@@ -137,7 +172,7 @@ static void of_task(const struct walk *w, const struct job *j, const struct task
 
 void each_blob(const struct state *s, uint64_t job_id, int64_t now_unix_ms, blob_fn fn, void *arg)
 {
-    const struct walk w = {fn, arg, now_unix_ms};
+    const struct walk w = {s, fn, arg, now_unix_ms};
     for (size_t i = 0; i < s->n_jobs; i++)
         if (job_id == 0 || s->jobs[i]->id == job_id)
             of_job(&w, s->jobs[i]);

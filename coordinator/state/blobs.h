@@ -21,8 +21,8 @@ enum blob_role {
     BLOB_PHASE_MOMENTS, /* an unsettled phase's */
     BLOB_SNAPSHOT,      /* an open phase's */
     BLOB_OUTER_STATE,   /* of the newest version and of the one before it */
+    BLOB_CONTRIBUTION,  /* to be folded, folded into the newest version, or to be compared */
     /* Needed as long as they are on record. */
-    BLOB_CONTRIBUTION, /* folded into a kept version; while the job runs also one to be folded */
     BLOB_TOKENIZER,
     BLOB_ENCODER,
     BLOB_PARTITIONER,
@@ -51,8 +51,15 @@ bool blob_is_restored(const char *provenance);
 /* Whether such blobs may be needed after their job has ended. */
 static inline bool blob_role_stays(enum blob_role role)
 {
-    return role >= BLOB_CONTRIBUTION;
+    return role > BLOB_CONTRIBUTION;
 }
+
+/* Of a version on record: are its whole file and its average kept?  A running job keeps the file of
+ * each, which a phase may go on with or a rollback come back to, and the averages of the newest
+ * VERSIONS_KEPT.  One that has ended keeps both of a module's newest version, and of those at which
+ * a path has stopped. */
+bool blob_full_stays(const struct job *j, const struct module_rec *m, uint64_t version);
+bool blob_ema_stays(const struct job *j, const struct module_rec *m, uint64_t version);
 
 enum blob_need {
     BLOB_FREE,   /* nobody will ask for it any more by this name */

@@ -34,14 +34,16 @@ unsigned module_told(const struct module_rec *m)
 
 bool module_keeps(const struct module_rec *m, const struct contribution *c)
 {
-    uint64_t into = c->version ? c->version : c->base_version + 1;
-    return (c->version == 0 && !c->refused) || into + m->kept > m->version + 1;
+    if (c->version > 0)
+        return c->version >= m->version;
+    return !c->refused || c->base_version + m->kept > m->version;
 }
 
 bool module_lets_go(const struct module_rec *m, const struct contribution *c)
 {
-    uint64_t into = c->version ? c->version : c->base_version + 1;
-    return !module_keeps(m, c) && into + m->kept == m->version + 1;
+    if (c->version > 0)
+        return c->version + 1 == m->version;
+    return c->refused && c->base_version + m->kept == m->version;
 }
 
 void module_release(struct module_rec *m)

@@ -65,7 +65,8 @@ const struct version_rec *module_oldest(const struct module_rec *m);
 unsigned module_told(const struct module_rec *m);
 /* Adds a version, which is untold; the oldest makes room.  Takes v->provenance. */
 void module_add_version(struct module_rec *m, const struct version_rec *v);
-/* Whether the contribution may still go into a version, or went into one that is kept. */
+/* Whether the contribution may still go into a version, or went into the newest one: only that step
+ * can be made again.  A refused one stays as long as the version into which it would have gone. */
 bool module_keeps(const struct module_rec *m, const struct contribution *c);
 /* Whether it was kept until the newest version was added. */
 bool module_lets_go(const struct module_rec *m, const struct contribution *c);

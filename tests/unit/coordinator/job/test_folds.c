@@ -245,15 +245,32 @@ static void test_adopt(void **state)
                     &(struct version_rec){.version = v, .full = {.sha256 = {1}, .size = 10 + v}});
     assert_int_equal(m->quorum_ms + m->retry_ms + m->outer_failures, 0);
     assert_int_equal(co->n_garbage, 0); /* there was room for all */
-    for (uint64_t v = 1; v <= 2; v++)
+    for (uint64_t v = m->version; v <= m->version + 1; v++)
         task_add_contribution(t, &(struct contribution){.module_id = m->id,
                                                         .version = v,
                                                         .blob = {.sha256 = {2}, .size = 20 + v}});
     folds_adopt(co, j, m,
                 &(struct version_rec){.version = m->kept, .full = {.sha256 = {1}, .size = 10}});
     assert_int_equal(co->n_garbage, 2);
-    assert_int_equal(co->garbage[0].size, 1); /* the oldest version, and what was folded on it */
-    assert_int_equal(co->garbage[1].size, 21);
+    assert_int_equal(co->garbage[0].size, 1); /* the oldest version, and the newest but one's */
+    assert_int_equal(co->garbage[1].size, 20 + m->version - 1); /* contribution */
+}
+
+/* Where more versions are kept their averages are not. */
+static void test_averages(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = begun(co, async);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    m->kept = 2 * VERSIONS_KEPT;
+    for (uint64_t v = 1; v <= VERSIONS_KEPT + 2; v++)
+        folds_adopt(co, j, m,
+                    &(struct version_rec){.version = v,
+                                          .full = {.sha256 = {1}, .size = 10 + v},
+                                          .ema = {.sha256 = {2}, .size = 20 + v}});
+    assert_int_equal(co->n_garbage, 2);
+    assert_int_equal(co->garbage[0].size, 21);
+    assert_int_equal(co->garbage[1].size, 22);
 }
 
 int main(void)
@@ -262,7 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_not_asked),      CASE(test_quorum),     CASE(test_grace_of_those_away),
         CASE(test_went_meanwhile), CASE(test_far_behind), CASE(test_executor_is_full),
-        CASE(test_adopt)};
+        CASE(test_adopt),          CASE(test_averages)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

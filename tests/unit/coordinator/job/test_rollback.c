@@ -88,6 +88,7 @@ static void it_is_what_it_was(void **state)
     for (int i = 0; i < 2; i++)
         finish_train(r, &r->workers[i]);
     wait_version(r, j, 5); /* of a fresh optimiser */
+    settle(r);             /* so that it is on record */
     expect_audit(r, j);
     assert_false(assign(r, &r->workers[0], TASK_TRAIN)->train->fresh);
     finish_train(r, &r->workers[0]);

@@ -317,6 +317,24 @@ static void one_at_a_time(void **state)
     assert_true(begins_fresh(r, j));
 }
 
+/* What a phase came to is kept for its check, though newer versions have come. */
+static void rounds_later(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = begin_job(r, SPEC(""));
+    first_phase(r, LIE);
+    for (uint64_t v = 2; v < VERSIONS_KEPT; v++) {
+        give(r, NEW, HONEST, SIZE);
+        (void)assign(r, &r->workers[NEW], TASK_TRAIN);
+        assert_int_equal(j->modules[0].version, v);
+    }
+    check(r, OLD, HONEST, SIZE);
+    turn_until(r, asks_a_third);
+    check(r, THIRD, HONEST, SIZE);
+    turn_until(r, is_decided);
+    expect(r, NEW, false, 1);
+}
+
 /* Rounds go on, and when the version is gone so is the check. */
 static void nobody_waits(void **state)
 {
@@ -483,6 +501,7 @@ int main(void)
         TEST(nor_of_a_release_before),
         TEST(nor_where_the_job_forbids_it),
         TEST(one_at_a_time),
+        TEST(rounds_later),
         TEST(nobody_waits),
         TEST(a_phase_that_is_done_anew),
         TEST(a_third_that_cannot),

@@ -53,16 +53,33 @@ static void fill(struct state *s, struct job *j)
     state_add_task(s, 0, j->id, TASK_VELOCITY)->velocity.input = one;
 }
 
-/* What a CHECK has brought is needed until it is dropped, or the job ends. */
+/* What a CHECK has brought is needed until it is dropped, or the job ends, and so is what it is
+ * compared with, though newer versions have come. */
 static void test_check(void **state)
 {
     struct job *j = add(*state, diloco);
-    task_add_contribution(state_add_task(*state, 0, j->id, TASK_CHECK),
-                          &(struct contribution){.module_id = j->modules[0].id, .blob = one});
-    assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 1);
+    struct module_rec *m = job_edit_module(j, &j->modules[0]);
+    struct task *phase = state_add_task(*state, 0, j->id, TASK_TRAIN);
+    struct task *check = state_add_task(*state, 0, j->id, TASK_CHECK);
+    m->version = 2;
+    task_add_contribution(phase,
+                          &(struct contribution){.module_id = m->id, .blob = one, .version = 1});
+    struct heard h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION] + h.spared[BLOB_CONTRIBUTION], 0);
+    check->train.checks = phase->id;
+    assert_int_equal(walk(*state, 0, 0).spared[BLOB_CONTRIBUTION], 1); /* it is open */
+    task_add_contribution(check, &(struct contribution){.module_id = m->id, .blob = one});
+    state_set_task_state(*state, check, TASK_DONE);
+    h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION], 1);
+    assert_int_equal(h.spared[BLOB_CONTRIBUTION], 1);
     j->state = JOB_DONE;
-    assert_int_equal(walk(*state, 0, 0).named[BLOB_CONTRIBUTION], 1);
-    assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 0);
+    h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION] + h.spared[BLOB_CONTRIBUTION], 0);
+    j->state = JOB_RUNNING;
+    task_drop_contribution(check, &check->train.contributions[0]); /* it is decided */
+    h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_CONTRIBUTION] + h.spared[BLOB_CONTRIBUTION], 0);
 }
 
 static void test_running(void **state)
@@ -136,7 +153,7 @@ static void test_teacher(void **state)
     assert_int_equal(walk(*state, 0, HOUR_MS).needed[BLOB_SHARD], 0);
 }
 
-/* Not yet folded: as long as the job goes on.  Folded: as long as the version is kept. */
+/* While the job goes on: those not yet folded, and those of the newest version. */
 static void test_contributions(void **state)
 {
     struct job *j = add(*state, diloco);
@@ -149,16 +166,41 @@ static void test_contributions(void **state)
     j->state = JOB_DONE;
     assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 0);
     c->version = m->version;
+    assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 0);
+    j->state = JOB_RUNNING;
     assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 1);
-    c->version = m->version - m->kept + 2; /* the oldest but one */
-    assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 1);
-    c->version--; /* what it began at has gone */
+    c->version--;
     assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 0);
     c->version = m->version;
     c->module_id = m->id + 1000; /* no such module */
     struct heard h = walk(*state, 0, 0);
     assert_int_equal(h.named[BLOB_CONTRIBUTION], 1);
     assert_int_equal(h.needed[BLOB_CONTRIBUTION], 0);
+}
+
+/* The whole file of each version on record, the averages of the newest ones; of a job that has
+ * ended only the newest version, and that at which a path has stopped. */
+static void test_versions(void **state)
+{
+    struct job *j = add(*state, diloco);
+    struct module_rec *m = job_edit_module(j, &j->modules[0]);
+    m->kept = 2 * VERSIONS_KEPT;
+    for (uint64_t v = 0; v <= 10; v++)
+        module_add_version(
+            m, &(struct version_rec){.version = v, .full = one, .delta = one, .ema = one});
+    struct heard h = walk(*state, 0, 0);
+    assert_int_equal(h.needed[BLOB_FULL], 2 * VERSIONS_KEPT);
+    assert_int_equal(h.needed[BLOB_DELTA], 2 * VERSIONS_KEPT);
+    assert_int_equal(h.needed[BLOB_EMA], VERSIONS_KEPT);
+    assert_true(blob_ema_stays(j, m, 7) && !blob_ema_stays(j, m, 6));
+    j->state = JOB_DONE;
+    for (uint32_t round = 9; round <= 10; round++) {
+        job_edit_path(j, 0)->round = round;
+        h = walk(*state, 0, 0);
+        assert_int_equal(h.needed[BLOB_FULL], 11 - round);
+        assert_int_equal(h.needed[BLOB_EMA], 11 - round);
+        assert_int_equal(h.needed[BLOB_DELTA], 2 * VERSIONS_KEPT);
+    }
 }
 
 /* A check may compare with a refused one, but what our disk has damaged is gone. */
@@ -222,7 +264,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_running), CASE(test_ended),   CASE(test_teacher),     CASE(test_contributions),
         CASE(test_outputs), CASE(test_one_job), CASE(test_outer_state), CASE(test_check),
-        CASE(test_refused), CASE(test_unread),
+        CASE(test_refused), CASE(test_unread),  CASE(test_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,16 +57,15 @@ static void expect(const struct module_rec *m, struct contribution c, bool keeps
     assert_int_equal(module_lets_go(m, &c), lets_go);
 }
 
-/* A folded one is kept for as long as the version before its own is there. */
+/* A folded one is kept while its version is the newest. */
 static void test_folded(void **state)
 {
     struct module_rec m = at(10); /* 7 to 10 are there */
     expect(&m, (struct contribution){.version = 10, .base_version = 9}, true, false);
-    expect(&m, (struct contribution){.version = 8, .base_version = 7}, true, false);
-    expect(&m, (struct contribution){.version = 7, .base_version = 6}, false, true);
-    expect(&m, (struct contribution){.version = 6, .base_version = 5}, false, false); /* is gone */
+    expect(&m, (struct contribution){.version = 9, .base_version = 8}, false, true);
+    expect(&m, (struct contribution){.version = 8, .base_version = 7}, false, false); /* is gone */
     /* An older start does not matter. */
-    expect(&m, (struct contribution){.version = 9, .base_version = 2}, true, false);
+    expect(&m, (struct contribution){.version = 10, .base_version = 2}, true, false);
     module_release(&m);
 }
 

@@ -44,11 +44,11 @@ static const struct column {
     {"moments of a replica", "UPDATE replicas SET moments=?1, moments_size=?2 WHERE replica=1",
      ENDS},
     {"moments of a phase", "UPDATE tasks SET moments=?1, moments_size=?2 WHERE id=2", ENDS},
-    {"contribution", "UPDATE contributions SET sha256=?1, size=?2 WHERE task=2", DOUBT},
+    {"contribution", "UPDATE contributions SET sha256=?1, size=?2 WHERE task=2", ENDS},
     {"folded contribution",
      "INSERT INTO contributions SELECT 2, 1, module, 0, ?1, ?2, 0, 8, 1, 1, 0, 0 FROM "
      "contributions",
-     STAYS},
+     ENDS},
     {"grid", "INSERT INTO grids VALUES(21, 1, 1, 4, 2, ?1, ?2, 0, 0, NULL)", STAYS},
     {"picture",
      "INSERT INTO tasks SELECT 21, 1, 5, 3, 1, 0, 0, 0, 1, 0, 0, '', 0, NULL, draw, NULL, ?1, ?2,"
