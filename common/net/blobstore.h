@@ -106,7 +106,7 @@ struct blobstore_ops {
     /* The same at once, whatever the blob's size: the next tidy frees its bytes.  -ERR_NOTFOUND. */
     int (*hide)(struct blobstore *s, const struct blob_id *id, struct err *err);
     /* Frees hidden blobs, and uploads without a writer that nobody has touched since before_s (wall
-     * clock). */
+     * clock).  What clients may have put past this process has a day more. */
     int (*tidy)(struct blobstore *s, int64_t before_s, struct err *err);
     /* Returns the last result of fn. */
     int (*list)(struct blobstore *s, blob_list_fn *fn, void *arg, struct err *err);

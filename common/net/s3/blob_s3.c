@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 
+#define PROMISE_MORE_S (24 * 3600) /* a PUT past us may take hours, and shows nothing */
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
 
@@ -437,7 +438,7 @@ static int s3_tidy(struct blobstore *base, int64_t before_s, struct err *err)
     struct blob_s3 *s = store_of(base);
     struct blob_id id;
     lock(s);
-    while (promises_take_old(&s->promises, before_s, &id)) {
+    while (promises_take_old(&s->promises, before_s - PROMISE_MORE_S, &id)) {
         struct blob_s3_object *e = blob_s3_make(s, &id);
         e->stored |= !e->here; /* it may be in the store, uncounted */
         blob_s3_settle(s, e);
