@@ -276,18 +276,25 @@ static bool has_ended(struct outer_early *e)
 
 static void finished(void *arg, int rc);
 
+static void set_ended(struct outer_early *e, bool ended)
+{
+    (void)pthread_mutex_lock(&e->lock);
+    e->ended = ended;
+    (void)pthread_mutex_unlock(&e->lock);
+}
+
 /* It has ended and is not wanted: its files go, on a thread, since they may be large. */
 static void clear(struct outer_early *e)
 {
-    if (atomic_load(&e->files) && pool_submit(e->run.exec->early, remove_work, finished, e) == 0) {
-        e->shares++;
-        (void)pthread_mutex_lock(&e->lock);
-        e->ended = false;
-        (void)pthread_mutex_unlock(&e->lock);
-        return;
-    }
-    if (atomic_load(&e->files))
+    if (atomic_load(&e->files)) {
+        set_ended(e, false); /* before the thread can say that it has */
+        if (pool_submit(e->run.exec->early, remove_work, finished, e) == 0) {
+            e->shares++;
+            return;
+        }
         remove_files(e);
+        set_ended(e, true);
+    }
     unlist(e);
 }
 

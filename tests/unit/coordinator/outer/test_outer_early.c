@@ -526,6 +526,23 @@ static void test_fair(void **state)
     rig_end(&r);
 }
 
+/* The step may be decided while the files of one that was whole are removed. */
+static void test_decided_meanwhile(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 1);
+    n_ended = 0;
+    assert_int_equal(outer_early(r.exec, make_step(&r), on_end), 0);
+    WAIT_DOING(n_ended == 1, loop_turn(r.loop, false));
+    assert_int_equal(n_files(&r), 5);
+    struct outer_step *s = make_step(&r);
+    run_plain(&r, s);
+    step_free(s);
+    rig_end(&r);
+}
+
 /* Too many at a time are refused, and all end with the executor. */
 static void test_shutdown(void **state)
 {
@@ -542,10 +559,15 @@ static void test_shutdown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_taken),     cmocka_unit_test(test_uploads),
-        cmocka_unit_test(test_made_anew), cmocka_unit_test(test_wrong_bytes),
-        cmocka_unit_test(test_stopped),   cmocka_unit_test(test_stalled),
-        cmocka_unit_test(test_undecided), cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_uploads),
+        cmocka_unit_test(test_made_anew),
+        cmocka_unit_test(test_wrong_bytes),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_stalled),
+        cmocka_unit_test(test_undecided),
+        cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_decided_meanwhile),
         cmocka_unit_test(test_shutdown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
