@@ -7,7 +7,7 @@
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/outer/seen.h"
 
-/* 0 if want->bytes is 0: no hash is on record.  -ERR_HASH: the file is gone, cannot be read, or has
+/* 0 if want->size is 0: no hash is on record.  -ERR_HASH: the file is gone, cannot be read, or has
  * other bytes. what: the file's name in the error. */
 int outer_verify(struct seen *seen, const char *path, const struct blob_ref *want, const char *what,
                  struct err *err);
