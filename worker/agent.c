@@ -710,8 +710,7 @@ static void on_hung(void *arg)
 static void on_notice(void *arg)
 {
     struct agent *a = arg;
-    const uint64_t now = loop_now_ms(a->loop);
-    const uint64_t left = a->leave_ms > now ? a->leave_ms - now : 0;
+    const uint64_t now = loop_now_ms(a->loop), left = a->leave_ms > now ? a->leave_ms - now : 0;
     agent_leave(a, a->notice_reason, left > LEAVE_BYE_MS ? (uint32_t)left - LEAVE_BYE_MS : 0);
 }
 
@@ -780,6 +779,7 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     req->bytes_up = data.bytes_out;
     req->bytes_down = data.bytes_in;
     vitals_put(a->vitals, req);
+    coming_tell(a->coming, told ? &a->w->progress : NULL);
     pulse_put(&a->pulse, told ? &a->w->progress : NULL, a->task_id, a->attempt, req);
 }
 

@@ -1,8 +1,11 @@
 #include "worker/coming.h"
 
+#include <stdatomic.h>
+
 #include "common/base/file.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
+#include "common/base/pieces.h"
 #include "common/net/growing.h"
 #include "common/net/http/transfer.h"
 #include "common/net/loop.h"
@@ -10,6 +13,7 @@
 #include "worker/link/fetch.h"
 #include "worker/order/cache.h"
 #include "worker/order/modules.h"
+#include "worker/order/progress.h"
 
 #define COMING_MAX 4 /* they take places of transfers, while contributions need some */
 
@@ -19,6 +23,7 @@ struct delta {
     struct coming *c; /* NULL: nobody waits for it any more */
     struct cache *cache;
     struct modules *modules;
+    atomic_uint *pieces;               /* c's: they outlive the compute thread */
     uint64_t module_id, version, xfer; /* xfer 0: it has come */
     char *sent;                        /* the file as it comes */
     struct err err;
@@ -32,6 +37,8 @@ struct coming {
     void *arg;
     struct list deltas;
     unsigned n_begun;
+    unsigned told;      /* pieces that coming_tell() has seen */
+    atomic_uint pieces; /* done by the compute thread */
 };
 
 struct coming *coming_new(const struct fetch_env *env, struct modules *modules, const char *tmp_dir,
@@ -105,9 +112,8 @@ static void make_version(const struct delta *d, const uint8_t sha256[32])
     mem_free(temp);
 }
 
-static int restore(void *arg)
+static int put_in_order(struct delta *d)
 {
-    struct delta *d = arg;
     char to[CACHE_PATH_MAX];
     uint8_t sha256[32];
     uint64_t bytes = 0;
@@ -127,6 +133,20 @@ static int restore(void *arg)
         make_version(d, sha256);
     (void)file_remove(made, NULL); /* after a failure */
     mem_free(made);
+    return rc;
+}
+
+static void hear_piece(void *arg)
+{
+    atomic_fetch_add((atomic_uint *)arg, 1);
+}
+
+static int restore(void *arg)
+{
+    struct delta *d = arg;
+    pieces_hear(hear_piece, d->pieces);
+    const int rc = put_in_order(d);
+    pieces_hear(NULL, NULL);
     return rc;
 }
 
@@ -170,6 +190,7 @@ void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const 
     *d = (struct delta){.c = c,
                         .cache = c->env->cache,
                         .modules = c->modules,
+                        .pieces = &c->pieces,
                         .module_id = module_id,
                         .version = version,
                         .sent = str_printf("%s/coming-%u", c->tmp_dir, c->n_begun++)};
@@ -199,4 +220,12 @@ bool coming_awaits(const struct coming *c, const Skerry__V1__Task *task)
                 return true;
     }
     return false;
+}
+
+void coming_tell(struct coming *c, struct progress *to)
+{
+    const unsigned pieces = atomic_load(&c->pieces);
+    if (to && pieces != c->told)
+        progress_sign(to);
+    c->told = pieces;
 }

@@ -2,11 +2,13 @@
 #include "tests/unit/worker/link/fake_line.h"
 
 #include "common/base/hash.h"
+#include "common/base/pieces.h"
 #include "common/net/growing.h"
 #include "common/net/token.h"
 #include "worker/coming.h"
 #include "worker/link/fetch.h"
 #include "worker/order/cache.h"
+#include "worker/order/progress.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -147,6 +149,30 @@ static void an_older_one_is_given_up(void **state)
     assert_int_equal(ends, 0);
 }
 
+/* What a task waits for goes on, which its coordinator hears; once it is over, or is another's,
+ * not. */
+static void work_is_a_sign(void **state)
+{
+    struct progress p;
+    progress_init(&p);
+    coming_tell(coming, &p);
+    assert_int_equal(progress_signs(&p), 0);
+    coming_start(coming, 7, 3, URL);
+    arrive(0, "one");
+    compute();
+    assert_false(pieces_heard());
+    coming_tell(coming, &p);
+    coming_tell(coming, &p);
+    assert_int_equal(progress_signs(&p), 1);
+    coming_start(coming, 7, 4, URL);
+    arrive(1, "two");
+    compute();
+    coming_tell(coming, NULL);
+    coming_tell(coming, &p);
+    assert_int_equal(progress_signs(&p), 1);
+    progress_release(&p);
+}
+
 /* They take no more places of transfers than the uploads can spare. */
 static void few_at_a_time(void **state)
 {
@@ -189,6 +215,7 @@ int main(void)
         TEST(what_comes_is_in_the_cache),
         TEST(what_does_not_come_is_not_awaited),
         TEST(an_older_one_is_given_up),
+        TEST(work_is_a_sign),
         TEST(few_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
