@@ -14,6 +14,7 @@ ELSEWHERE = {
     "kernels/cpu/": "the test of each operation, in tests/unit/kernels, runs all variants",
     "kernels/cuda/": "those tests on the emulated GPU and on a real one; cuDNN and NCCL by their own (check-cudnn, check-nccl)",
     "kernels/profile.c": "test_device.c",
+    "coordinator/job/turns.c": "test_assign.c",
     "coordinator/kinds/check.c": "test_spot_check.c",
     "coordinator/kinds/encode.c": "test_encoding.c",
     "coordinator/kinds/eval.c": "test_guard.c, test_best.c",

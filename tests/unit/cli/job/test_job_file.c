@@ -115,7 +115,7 @@ static void too_little_text_for_a_batch_is_refused(void **state)
                               &job, &err),
                      0);
     assert_int_equal(job_file_read_all(&job, false, stderr, &size, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "train.batch is 50 but the text has only 1 piece of at most 16 "
+    assert_non_null(strstr(err.msg, "train.batch is 50 but the text has only 1 piece of at most 17 "
                                     "tokens; lower the batch or add text"));
     job_file_close(&job);
 }

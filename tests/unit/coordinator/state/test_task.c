@@ -20,7 +20,7 @@ static void test_traits(void **state)
         unsigned rank = k == TASK_VELOCITY ? 0
                         : drawn            ? 1
                         : k == TASK_TRAIN  ? 3
-                        : k == TASK_CHECK  ? 4
+                        : k == TASK_CHECK  ? 5
                                            : 2;
         assert_int_equal(task_traits[k].rank, rank);
         assert_int_equal(task_traits[k].aside,

@@ -127,10 +127,10 @@ static void kept(void **state)
     assert_true(again == 1.25e13);
     mem_free(line);
     peak_raise(one, DT_F32, dir, 1e13); /* training was slower, and then faster */
-    OK(peak_get(one, DT_F32, dir, &again, &err));
+    OK(peak_get(one, DT_F32, dir, &again, err));
     assert_true(again == 1.25e13);
     peak_raise(one, DT_F32, dir, 1.5e13);
-    OK(peak_get(one, DT_F32, dir, &again, &err));
+    OK(peak_get(one, DT_F32, dir, &again, err));
     assert_true(again == 1.5e13);
 
     OK(peak_get(two, DT_F32, dir, &other, err)); /* other devices are measured */
