@@ -166,16 +166,13 @@ static int complete_job(struct copies *c, const struct job *j, struct err *err)
     return rc;
 }
 
-/* What a stop has left of steps that were begun, and are begun anew; and versions that
- * leftover_drop() had made spares: after a power cut they may have their names again, half written
- * over. */
+/* What a stop has left of steps that were begun, and are begun anew. */
 static void drop_begun(const struct coordinator *co, const struct job *j)
 {
     for (uint32_t m = 0; m < j->comp.n_modules; m++) {
         char *name = outer_state_dir(j->id, j->modules[m].id);
         char *dir = file_join(co->opt.data_dir, name);
-        const uint64_t newest = j->modules[m].version, keep = newest > 0 ? newest - 1 : 0;
-        (void)outer_state_prune(dir, keep, newest, NULL); /* or the next time */
+        (void)outer_state_prune(dir, 0, j->modules[m].version, NULL); /* or the next time */
         mem_free(dir);
         mem_free(name);
     }

@@ -11,8 +11,7 @@
 void leftover_drop(struct coordinator *co, char *dir, uint64_t keep);
 /* At a start: the same for ended jobs where a stop of the coordinator, or the loss of its machine,
  * prevented it.  An unread job may go on with the release that wrote it, and keeps them.  For
- * running jobs, removes what was made of versions that are not on record, or are older than
- * leftover_drop() keeps, and sends those files of
+ * running jobs, removes what was made of versions that are not on record, and sends those files of
  * the newest versions that the store lacks, as where it did not get the state until now: else they
  * could not go on without our disk.  What is gone or damaged here is left to the next step, which
  * says so.  Blocks. */

@@ -5,7 +5,6 @@
 #include <sqlite3.h>
 
 #include "common/base/hash.h"
-#include "coordinator/job/folds.h"
 #include "coordinator/job/leftover.h"
 
 #define NAMES 8
@@ -191,33 +190,6 @@ static void test_begun(void **state)
     mem_free(next);
 }
 
-/* A power cut may give versions that were written over their names again: they go. */
-static void test_written_over(void **state)
-{
-    struct rig *r = *state;
-    char *first = begun(r, "target"),
-         *second = str_printf("%s/outer/1/%d/target.2.safetensors", r->f.dir, MODULE);
-    struct job *j = state_job(&r->co->state, 1);
-    struct module_rec *m = job_edit_module(j, &j->modules[0]);
-    const struct blob_ref full = module_version(m, 1)->full, ema = module_version(m, 1)->ema;
-    for (uint64_t v = 2; v <= 3; v++)
-        folds_adopt(r->co, j, m,
-                    &(struct version_rec){.version = v,
-                                          .full = full,
-                                          .ema = ema,
-                                          .provenance = str_dup("{}"),
-                                          .restored = true});
-    settle(r);
-    stop(r);
-    assert_int_equal(file_write_atomic(first, "x", 1, 0600, NULL), 0);
-    assert_int_equal(file_write_atomic(second, "x", 1, 0600, NULL), 0);
-    start(r);
-    assert_false(file_exists(first));
-    assert_true(file_exists(second));
-    mem_free(second);
-    mem_free(first);
-}
-
 /* The state was kept here alone until now. */
 static void test_missing_ones_are_sent(void **state)
 {
@@ -300,7 +272,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_ended, begin, end),
         cmocka_unit_test_setup_teardown(test_unread, begin, end),
         cmocka_unit_test_setup_teardown(test_begun, begin, end),
-        cmocka_unit_test_setup_teardown(test_written_over, begin, end),
         cmocka_unit_test_setup_teardown(test_missing_ones_are_sent, begin, end),
         cmocka_unit_test_setup_teardown(test_sending_is_told, begin, end),
         cmocka_unit_test_setup_teardown(test_ended_jobs_have_none, begin, end)};
