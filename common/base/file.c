@@ -279,18 +279,6 @@ int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err 
     return out_open(f, path, temp, fd, err);
 }
 
-/* A file that has another name, too, keeps what it holds: a new one takes its place. */
-static int open_alone(const char *path, mode_t mode)
-{
-    struct stat st;
-    const int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || (fstat(fd, &st) == 0 && st.st_nlink == 1))
-        return fd;
-    (void)close(fd); /* nothing was written */
-    (void)unlink(path);
-    return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-}
-
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
                         struct err *err)
 {
@@ -299,7 +287,7 @@ int file_out_open_again(struct file_out *f, const char *path, const char *spare,
     int fd = open_temp(path, mode, &temp);
     if (fd >= 0 && rename(old, temp) == 0) {
         (void)close(fd); /* just made and empty */
-        fd = open_alone(temp, mode);
+        fd = open(temp, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     }
     const int rc = out_open(f, path, temp, fd, err);
     if (rc == 0)

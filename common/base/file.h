@@ -41,8 +41,7 @@ struct file_out {
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err);
 /* For a file that is replaced again and again, by put: the new one is written over `spare` (NULL:
  * path.spare), which already has its place in memory and on the disk, and the old one becomes the
- * spare.  A spare that has another name, too, is left alone.  A file of either name is whole. Takes
- * twice the room. */
+ * spare.  A file of either name is whole.  Takes twice the room. */
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
                         struct err *err);
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err);

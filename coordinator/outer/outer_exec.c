@@ -599,16 +599,6 @@ static bool version_of(const char *name, uint64_t *ret)
     return false;
 }
 
-/* The spare that a file of the state becomes, if it is one that was finished; else NULL. */
-static char *spare_of(const char *state_dir, const char *name)
-{
-    static const char *const kinds[] = {"target", "momentum", "buffer"};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (str_starts(name, kinds[i]) && str_ends(name, ".safetensors"))
-            return outer_state_spare(state_dir, kinds[i]);
-    return NULL;
-}
-
 int outer_state_prune(const char *state_dir, uint64_t keep, uint64_t newest, struct err *err)
 {
     struct file_names names = {0};
@@ -618,10 +608,8 @@ int outer_state_prune(const char *state_dir, uint64_t keep, uint64_t newest, str
         if (!version_of(names.items[i], &version) || (version >= keep && version <= newest))
             continue;
         char *path = file_join(state_dir, names.items[i]);
-        char *spare = spare_of(state_dir, names.items[i]);
-        rc = spare ? file_move(path, spare, err) : file_remove(path, err);
+        rc = file_remove(path, err);
         mem_free(path);
-        mem_free(spare);
     }
     file_names_release(&names);
     return rc;

@@ -144,16 +144,6 @@ static void made_again(void **state)
     file_out_abort(&f);
     holds(path, "four");
     assert_false(file_exists(spare));
-
-    char *kept = in(dir, "kept"); /* as a backup keeps a file that may become a spare */
-    OK(file_write_put(spare, "a spare", 7, 0600, err));
-    assert_int_equal(link(spare, kept), 0);
-    OK(file_out_open_again(&f, path, NULL, 0600, err));
-    OK(file_out_write(&f, "five", 4, err));
-    OK(file_out_put(&f, err));
-    holds(path, "five");
-    holds(kept, "a spare");
-    free(kept);
     free(path);
     free(spare);
     scratch_free(dir);
