@@ -49,6 +49,14 @@ void engine_close(struct engine *e)
     mem_free(e);
 }
 
+_Atomic uint64_t *engine_snapshots(struct engine *e, uint64_t job_id)
+{
+    if (e->snapshot_job != job_id)
+        atomic_store(&e->snapshot_ns, 0); /* its models may have another size */
+    e->snapshot_job = job_id;
+    return &e->snapshot_ns;
+}
+
 void engine_device_text(const struct engine *e, char *out, size_t size)
 {
     island_text(e->island, out, size);

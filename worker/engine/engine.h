@@ -63,7 +63,8 @@ struct engine {
     bool stepped;                     /* the first training step of this process is done */
     struct log_change no_mid, no_end; /* checkpoints in a phase, and behind it */
     struct engine_saved mid;          /* in a phase */
-    _Atomic uint64_t snapshot_ns; /* to make and send the last snapshot; 0: none was.  Any thread */
+    _Atomic uint64_t snapshot_ns;     /* engine_snapshots; any thread */
+    uint64_t snapshot_job;
 
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;
@@ -72,6 +73,10 @@ struct engine {
 
 int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err);
 void engine_close(struct engine *e); /* accepts NULL */
+
+/* What it took to make and send the last snapshot of the job, which is written there; 0: of this
+ * job none was.  Compute thread. */
+_Atomic uint64_t *engine_snapshots(struct engine *e, uint64_t job_id);
 
 /* "cpu: CPU, 2 threads, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
 void engine_device_text(const struct engine *e, char *out, size_t size);

@@ -479,7 +479,7 @@ static void open_snapshots(struct phase *p)
         .window = p->window,
         .make = make_snapshot,
         .arg = p,
-        .took_ns = &p->e->snapshot_ns,
+        .took_ns = engine_snapshots(p->e, p->w->task->job_id),
     };
     if (!p->fragments && external_exchanges(p->x))
         p->snapshots = snapshots_open(&opt);

@@ -679,7 +679,7 @@ static int start(struct phase *p, struct err *err)
         .window = p->window,
         .make = snapshot_net_make,
         .arg = &p->saves,
-        .took_ns = &p->e->snapshot_ns,
+        .took_ns = engine_snapshots(p->e, p->w->task->job_id),
     };
     p->snapshots = snapshots_open(&saves);
     return 0;

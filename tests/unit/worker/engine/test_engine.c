@@ -615,6 +615,17 @@ static void schedule_by_the_clock(void **state)
     host_free(&h);
 }
 
+/* How long a large model's took says nothing of a small one's. */
+static void snapshots_are_of_their_job(void **state)
+{
+    (void)state;
+    struct engine e = {0};
+    atomic_store(engine_snapshots(&e, 1), 5);
+    assert_int_equal(atomic_load(engine_snapshots(&e, 1)), 5);
+    assert_int_equal(atomic_load(engine_snapshots(&e, 2)), 0);
+    assert_int_equal(atomic_load(&e.snapshot_ns), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -629,6 +640,7 @@ int main(void)
         cmocka_unit_test(ingest_cuts_shards),
         cmocka_unit_test(idle_encoders_leave_before_a_plan),
         cmocka_unit_test(schedule_by_the_clock),
+        cmocka_unit_test(snapshots_are_of_their_job),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
