@@ -885,7 +885,7 @@ int store_snapshot(const char *path, const char *to, struct err *err)
         sqlite3_exec(from.db, sql, NULL, NULL, NULL) != SQLITE_OK)
         rc = store_error(&from, err, "copying the database");
     const int fd = rc == 0 ? open(to, O_RDONLY | O_CLOEXEC) : -1; /* SQLite does not flush it */
-    rc = fd >= 0 ? file_sync(fd, to, err) : rc;
+    rc = rc < 0 ? rc : fd >= 0 ? file_sync(fd, to, err) : err_errno(err, "cannot open %s", to);
     (void)close(fd);
     sqlite3_free(sql);
     sqlite3_close_v2(from.db);
