@@ -95,7 +95,7 @@ static const struct version_rec *wanted_version(const struct message *b, const s
     if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
         return module_version(m, m->version);
     const struct version_rec *v = module_version(m, task_round(b->task));
-    if (v != NULL && !blob_full_stays(b->job, m, v->version))
+    if (v != NULL && task_drawing(b->task) != NULL && !blob_ema_stays(b->job, m, v->version))
         v = NULL;
     const bool path = task_drawing(b->task) != NULL && !b->task->draw.mixture &&
                       task_round(b->task) < query_path_version(b->job, b->task->path);

@@ -49,7 +49,7 @@ static bool is_last(const struct job *j, const struct module_rec *m, uint64_t ve
 
 bool blob_full_stays(const struct job *j, const struct module_rec *m, uint64_t version)
 {
-    return !job_is_ended(j) || is_last(j, m, version);
+    return !job_is_ended(j) || version + VERSIONS_KEPT > m->version || is_last(j, m, version);
 }
 
 bool blob_ema_stays(const struct job *j, const struct module_rec *m, uint64_t version)

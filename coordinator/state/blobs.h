@@ -56,8 +56,9 @@ static inline bool blob_role_stays(enum blob_role role)
 
 /* Of a version on record: are its whole file and its average kept?  A running job keeps the file of
  * each, which a phase may go on with or a rollback come back to, and the averages of the newest
- * VERSIONS_KEPT.  One that has ended keeps both of a module's newest version, and of those at which
- * a path has stopped. */
+ * VERSIONS_KEPT.  One that has ended keeps the files of those, which an audit makes again from the
+ * deltas, but the averages of a module's newest version only; and both of those at which a path has
+ * stopped. */
 bool blob_full_stays(const struct job *j, const struct module_rec *m, uint64_t version);
 bool blob_ema_stays(const struct job *j, const struct module_rec *m, uint64_t version);
 

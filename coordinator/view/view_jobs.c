@@ -1,6 +1,7 @@
 /* The jobs' side of view.h. */
 #include "common/base/base.h"
 #include "coordinator/decide/lease.h"
+#include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 #include "coordinator/work/query.h"
@@ -408,6 +409,10 @@ void view_each_version(struct coordinator *co, uint64_t module_id, view_version_
 {
     struct job *j = NULL;
     const struct module_rec *m = state_module(&co->state, module_id, &j);
-    for (unsigned i = 0; m != NULL && i < module_told(m); i++)
-        fn(arg, &m->versions[i]);
+    for (unsigned i = 0; m != NULL && i < module_told(m); i++) {
+        struct version_rec v = m->versions[i];
+        if (!blob_ema_stays(j, m, v.version))
+            v.ema = (struct blob_ref){0};
+        fn(arg, &v);
+    }
 }

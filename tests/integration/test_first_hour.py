@@ -21,7 +21,8 @@ def test_check_predicts(tmp_path):
     job = write_job(tmp_path, replicas=3)
     done = skerry("check", job, "--link", "8Mbit", "--workers", "2")
     assert done.returncode == 0, done.stderr
-    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines()[1:])
+    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines()[1:] if line[0] != " ")
+    assert "for each held-out loss and grid of samples, 2 in the job" in done.stdout
     assert done.stdout.splitlines()[0] == f"{job}: fine; 96 images in 2 classes"
     assert set(lines) == {"model", "memory", "a step", "a round", "network", "the job"}, done.stdout
     assert "3 phases on 2 workers" in lines["a round"]

@@ -31,7 +31,7 @@ def test_rounds_of_one_step_are_plain_training(swarm, tmp_path):
         done = swarm.wait_job(job, "done")
         assert done["modules"][0]["version"] == rounds
         out = tmp_path / f"model-{rounds}"
-        exported = swarm.skerry("export", job, "--out", out, "--raw")
+        exported = swarm.skerry("export", job, "--out", out, "--raw", "--replace")
         assert exported.returncode == 0, exported.stderr
         return done["modules"][0]["sha256"], open(out / "model.safetensors", "rb").read()
 

@@ -179,7 +179,8 @@ static void test_contributions(void **state)
 }
 
 /* The whole file of each version on record, the averages of the newest ones; of a job that has
- * ended only the newest version, and that at which a path has stopped. */
+ * ended the files of the newest ones, and the averages of the newest and of that at which a path
+ * has stopped. */
 static void test_versions(void **state)
 {
     struct job *j = add(*state, diloco);
@@ -197,7 +198,7 @@ static void test_versions(void **state)
     for (uint32_t round = 9; round <= 10; round++) {
         job_edit_path(j, 0)->round = round;
         h = walk(*state, 0, 0);
-        assert_int_equal(h.needed[BLOB_FULL], 11 - round);
+        assert_int_equal(h.needed[BLOB_FULL], VERSIONS_KEPT);
         assert_int_equal(h.needed[BLOB_EMA], 11 - round);
         assert_int_equal(h.needed[BLOB_DELTA], 2 * VERSIONS_KEPT);
     }

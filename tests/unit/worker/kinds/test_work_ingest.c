@@ -80,7 +80,7 @@ static void cuts_texts(void **state)
         for (size_t i = 0; i < w->result.n_outputs; i++) {
             const struct work_output *o = &w->result.outputs[i];
             struct shard s;
-            int32_t ids[64];
+            int32_t ids[65]; /* job_piece */
             OK(shard_open(o->path, &s, err));
             assert_int_equal(s.kind, SHARD_TEXT);
             assert_int_equal(s.n, o->samples);
