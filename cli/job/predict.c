@@ -128,12 +128,6 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
 
 /* ---- arithmetic ---- */
 
-static uint64_t coded_bytes(int codec, uint64_t n)
-{
-    return codec_payload_bytes((enum codec)codec, n) +
-           (codec_has_scale((enum codec)codec) ? 2 * codec_scales((enum codec)codec, n) : 0);
-}
-
 /* Gives phases in order to the worker that is free first; returns the end of the last one. */
 static double makespan(const struct job_spec *s, const struct composition *c,
                        const struct measured *at, int workers)
@@ -173,8 +167,6 @@ static double rest(const struct job_spec *s, const struct measured_network *n, u
     return seconds;
 }
 
-#define SENT_SHARE 4 /* sending snapshots takes at most 1/4 of the time (worker's snapshot.h) */
-
 /* Snapshots of a phase of the network, if it is the largest. */
 static void snapshots(const struct job_spec *s, const struct measured_network *n,
                       const struct predict_options *opt, struct prediction *p)
@@ -182,9 +174,10 @@ static void snapshots(const struct job_spec *s, const struct measured_network *n
     const double phase_s = s->outer.steps ? s->outer.steps * n->step_s : s->outer.seconds;
     double apart = job_snapshot_s(s, n->parameters);
     p->snapshots = 0;
-    p->snapshot_bytes = coded_bytes((int)codec_of_part((enum codec)s->wire.up), n->parameters);
+    p->snapshot_bytes = codec_bytes(codec_of_part((enum codec)s->wire.up), n->parameters);
     if (apart > 0 && opt->bytes_per_s)
-        apart = fmax(apart, SENT_SHARE * (double)p->snapshot_bytes / (double)opt->bytes_per_s);
+        apart = fmax(apart, JOB_SNAPSHOT_SENT_SHARE * (double)p->snapshot_bytes /
+                                (double)opt->bytes_per_s);
     p->snapshot_s = apart;
     if (apart > 0) /* none is due at the phase's end */
         p->snapshots = (int)(phase_s * (1 - 1e-9) / apart);
@@ -194,7 +187,7 @@ static void snapshots(const struct job_spec *s, const struct measured_network *n
 static void averages(const struct job_spec *s, const struct measured_network *n,
                      struct prediction *p)
 {
-    p->average_bytes = coded_bytes(CODEC_F32, n->parameters);
+    p->average_bytes = codec_bytes(CODEC_F32, n->parameters);
     p->averages = s->data.holdout > 0 || s->data.holdout_path ? times(s, s->eval.every) : 0;
     p->averages += job_is_text(s) ? 0 : times(s, s->sample.every);
 }
@@ -207,8 +200,8 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
     for (uint32_t i = 0; i < c->n_paths; i++) {
         const struct composition_path *path = &c->paths[i];
         const struct measured_network *n = &at->networks[path->network];
-        const uint64_t up = coded_bytes(spec->wire.up, n->parameters);
-        const uint64_t down = coded_bytes(spec->wire.down, n->parameters);
+        const uint64_t up = codec_bytes((enum codec)spec->wire.up, n->parameters);
+        const uint64_t down = codec_bytes((enum codec)spec->wire.down, n->parameters);
         const double steps =
             spec->outer.steps ? spec->outer.steps : spec->outer.seconds / n->step_s;
         p.phases += (int)path->replicas;

@@ -48,3 +48,8 @@ size_t codec_scales(enum codec c, size_t n)
 {
     return codec_has_scale(c) ? n / CODEC_BLOCK + (n % CODEC_BLOCK != 0) : 0;
 }
+
+size_t codec_bytes(enum codec c, size_t n)
+{
+    return codec_payload_bytes(c, n) + codec_scales(c, n) * sizeof(uint16_t);
+}

@@ -27,5 +27,6 @@ bool codec_has_scale(enum codec c);                 /* one for each CODEC_BLOCK 
 bool codec_is_packed(enum codec c);                 /* elements share bytes */
 size_t codec_payload_bytes(enum codec c, size_t n); /* bytes of n elements */
 size_t codec_scales(enum codec c, size_t n);        /* bf16 scales of n elements */
+size_t codec_bytes(enum codec c, size_t n);         /* of payload and scales */
 
 #endif

@@ -112,8 +112,8 @@ struct dataset_cut {
     /* For one of several sources of a dataset: nothing need be left to train on; images and
      * documents are held out only by hash. */
     bool may_hold_all, may_hold_none;
-    /* The shards are only looked at: tars are shuffled in parts, so that less than 0.5 GiB lies in
-     * `dir`. */
+    /* The shards are only looked at: tars are shuffled in parts of 256 MiB, so that `dir` needs no
+     * room for all images. */
     bool look;
     uint32_t shard_samples; /* target; shards differ by at most a few samples */
     uint32_t max_bad;       /* most bad images or lines, and most images without caption */

@@ -595,9 +595,8 @@ int job_piece(const struct job_spec *spec)
 
 double job_snapshot_s(const struct job_spec *s, uint64_t parameters)
 {
-    const enum codec c = codec_of_part((enum codec)s->wire.up);
-    const double bytes = (double)codec_payload_bytes(c, parameters) +
-                         (codec_has_scale(c) ? 2.0 * (double)codec_scales(c, parameters) : 0);
+    const double bytes =
+        (double)codec_bytes(codec_of_part((enum codec)s->wire.up), (size_t)parameters);
     if (job_streams(s))
         return 0;
     return s->outer.snapshot >= 0 ? s->outer.snapshot

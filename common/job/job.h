@@ -360,6 +360,8 @@ static inline bool job_streams(const struct job_spec *s)
  * checkpoints that cost as much as their bytes (Young, A first order approximation to the optimum
  * checkpoint interval, 1974): docs/spot.md. */
 double job_snapshot_s(const struct job_spec *s, uint64_t parameters);
+/* Sending them takes at most one part in so many of the time: on a slow link they are rarer. */
+#define JOB_SNAPSHOT_SENT_SHARE 4
 
 /* Does the model have two chains?  Its blocks are then the model's followed by the upscaler's. */
 static inline bool job_has_upscaler(const struct job_spec *s)

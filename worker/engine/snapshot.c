@@ -10,7 +10,6 @@
 
 #define CALL_MS 30000
 #define MADE_SHARE 50 /* at most 1/50 of the time is spent on making them */
-#define SENT_SHARE 4  /* and at most 1/4 of it on sending them */
 /* In a snapshot, as the coordinator bounds them. */
 #define SECONDS_MAX 1e9f
 
@@ -36,7 +35,7 @@ uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_n
     uint64_t ns = (uint64_t)least_ms * 1000000;
     if (ns < MADE_SHARE * made_ns)
         ns = MADE_SHARE * made_ns;
-    return ns < SENT_SHARE * sent_ns ? SENT_SHARE * sent_ns : ns;
+    return ns < JOB_SNAPSHOT_SENT_SHARE * sent_ns ? JOB_SNAPSHOT_SENT_SHARE * sent_ns : ns;
 }
 
 struct snapshots *snapshots_open(const struct snapshots_options *opt)
