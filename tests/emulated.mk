@@ -50,17 +50,25 @@ check-emulated: $(EMU_TESTS) $(EMU)/libcublasLt.so.13 ## CUDA kernels on the CPU
 
 .SECONDARY: $(EMU_TESTS:%=%.o)
 
-# ---- training steps on the emulated card: plain, and as graphs ------------
-# The emulated cuBLASLt asks the program to keep its work while a graph is recorded, hence -rdynamic.
+# ---- training steps and contributions on the emulated card ----------------
+# Steps plain, and as graphs, on streams that are late; what has several streams with all of them
+# early or late, or every other one.  The emulated libraries ask the program to keep their work,
+# hence -rdynamic.
+EMU_WORKER := $(addprefix $(EMU)/,test_step test_contribute_card)
 $(EMU)/test_step.o: tests/gpu/emulate/test_step.c $(STAMP)
 	$(EMU_CC) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
-$(EMU)/test_step: $(EMU)/test_step.o $(EMU_OBJ) $(LIBS_worker)
+$(EMU)/test_contribute_card.o: tests/unit/worker/engine/test_contribute_card.c $(STAMP)
+	$(EMU_CC) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU_WORKER): $(EMU)/%: $(EMU)/%.o $(EMU_OBJ) $(LIBS_worker)
 	$(call EMU_LD,-rdynamic,$(LINK_worker))
 
 .PHONY: check-step-emulated
 check-emulated: check-step-emulated
-check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
-	@$(EMU_ENV) $(EMU)/test_step
+check-step-emulated: $(EMU_WORKER) $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
+	@export $(EMU_ENV); SKERRY_EMULATE_LATE=255 $(EMU)/test_step || exit 1; \
+	for late in 0 85 170 255; do \
+	  echo "== late streams $$late"; export SKERRY_EMULATE_LATE=$$late; \
+	  $(EMU)/test_step test_streamed && $(EMU)/test_contribute_card || exit 1; done
 
 # ---- a card that is short of memory --------------------------------------
 $(EMU)/test_short.o: tests/gpu/emulate/test_short.c $(STAMP)

@@ -302,7 +302,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, c
     if (!work || k != (w.d.second_op == CUBLAS_OP_T ? w.second.columns : w.second.rows))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (emu_do)
-        emu_do(do_product, &w, sizeof w);
+        emu_do(s, do_product, &w, sizeof w);
     else
         do_product((void *)&w);
     return CUBLAS_STATUS_SUCCESS;

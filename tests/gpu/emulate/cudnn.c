@@ -184,6 +184,8 @@ int cudnnDestroy(void *handle)
 int cudnnSetStream(void *handle, void *stream);
 int cudnnSetStream(void *handle, void *stream)
 {
+    if (handle)
+        *(void **)handle = stream;
     return handle ? DNN_SUCCESS : REFUSED;
 }
 
@@ -706,7 +708,7 @@ int cudnnBackendExecute(void *handle, void *plan, void *pack)
         return complain("an unfinished plan or pack");
     struct execution e = {child(plan, DNN_PLAN_CONFIG)->graph, *(const struct desc *)pack};
     if (emu_do)
-        emu_do(do_execution, &e, sizeof e);
+        emu_do(*(struct CUstream_st **)handle, do_execution, &e, sizeof e);
     else
         do_execution(&e);
     return DNN_SUCCESS;

@@ -1,4 +1,4 @@
-/* Work of the emulated card: done at once, or kept for later while a stream is captured. */
+/* Work of the emulated card: done when its stream does it, or kept while that is captured. */
 #ifndef TESTS_GPU_EMULATE_RECORD_H
 #define TESTS_GPU_EMULATE_RECORD_H
 
@@ -8,8 +8,10 @@
 extern "C" {
 #endif
 
-/* run(copy of arg), now or at each launch of the graph. */
-void emu_do(void (*run)(void *arg), const void *arg, size_t bytes);
+struct CUstream_st;
+
+/* run(copy of arg), on the stream or at each launch of the graph. */
+void emu_do(struct CUstream_st *s, void (*run)(void *arg), const void *arg, size_t bytes);
 
 /* Graphs launched so far; and kernels, products and copies of the last one. */
 int emu_launches(void);

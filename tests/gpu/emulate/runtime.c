@@ -1,7 +1,13 @@
-/* The CUDA runtime as far as kernels/cuda/device.c uses it, on plain memory: one device, or two of
- * which the first does not open. */
+/* The CUDA runtime as far as kernels/cuda uses it, on plain memory: one device, or two of which the
+ * first does not open.
+ *
+ * A stream does its work as soon as it has it, or as late as it may: when the host waits for it, or
+ * another stream that waits for it does its own.  SKERRY_EMULATE_LATE=N has a bit for each stream,
+ * in the order in which they are made and modulo 8, which is set for those that are late.  So a
+ * stream that does not wait for another, and a host that writes where a copy still reads, show. */
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +25,27 @@ struct node {
 struct CUgraph_st {
     struct node *first, **end;
 };
+/* Never freed: an event may name it. */
+struct CUstream_st {
+    struct CUstream_st *next;
+    struct node *first, **end; /* its work to come */
+    uint64_t queued, done;     /* works so far */
+    bool late;
+};
+/* A place in a stream's work; stream NULL: none yet. */
+struct CUevent_st {
+    struct CUstream_st *stream;
+    uint64_t at;
+};
+struct pinned {
+    struct pinned *next;
+    char *p;
+    size_t bytes;
+};
 
 static struct CUgraph_st *capture; /* in progress */
+static struct CUstream_st *captured, *streams;
+static struct pinned *pinned;
 static int launches, works;
 static size_t refused = ((size_t)1 << 30) + 1;
 static int graphs_refused;
@@ -33,19 +58,42 @@ static cudaError_t fail(cudaError_t e)
     return e;
 }
 
-void emu_do(void (*run)(void *arg), const void *arg, size_t bytes)
+/* Does the stream's work up to this place. */
+static void drain(struct CUstream_st *s, uint64_t at)
+{
+    while (s->done < at) {
+        struct node *n = s->first;
+        s->first = n->next;
+        if (!s->first)
+            s->end = &s->first;
+        n->run(n->arg);
+        free(n);
+        s->done++;
+    }
+}
+
+static void drain_all(void)
+{
+    for (struct CUstream_st *s = streams; s; s = s->next)
+        drain(s, s->queued);
+}
+
+void emu_do(struct CUstream_st *s, void (*run)(void *arg), const void *arg, size_t bytes)
 {
     struct node *n = malloc(sizeof *n + bytes);
     n->next = NULL;
     n->run = run;
     memcpy(n->arg, arg, bytes);
-    if (capture) {
+    if (capture && s == captured) {
         *capture->end = n;
         capture->end = &n->next;
         return;
     }
-    run(n->arg);
-    free(n);
+    *s->end = n;
+    s->end = &n->next;
+    s->queued++;
+    if (!s->late)
+        drain(s, s->queued);
 }
 int emu_launches(void)
 {
@@ -81,6 +129,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
 {
     if (capture)
         return fail(cudaErrorIllegalState);
+    captured = s;
     capture = calloc(1, sizeof *capture);
     capture->end = &capture->first;
     return cudaSuccess;
@@ -93,7 +142,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 }
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
-    return cudaSuccess;
+    return cudaStreamSynchronize(s);
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
 {
@@ -128,17 +177,22 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    drain_all();
     graph_drop((struct CUgraph_st *)exec);
     return cudaSuccess;
+}
+static void do_graph(void *arg)
+{
+    works = 0;
+    for (struct node *n = (*(struct CUgraph_st **)arg)->first; n; n = n->next, works++)
+        n->run(n->arg);
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     if (launches_refused)
         return fail(cudaErrorMemoryAllocation);
     launches++;
-    works = 0;
-    for (struct node *n = ((struct CUgraph_st *)exec)->first; n; n = n->next, works++)
-        n->run(n->arg);
+    emu_do(s, do_graph, &exec, sizeof exec);
     return cudaSuccess;
 }
 
@@ -189,23 +243,44 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     *p = bytes < refused ? aligned_alloc(256, (bytes + 511) / 256 * 256) : NULL;
     return *p ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
+/* A card waits for all its work before it frees. */
 cudaError_t cudaFree(void *p)
 {
+    if (capture && p)
+        return fail(cudaErrorStreamCaptureUnsupported);
+    drain_all();
     free(p);
     return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
-    return cudaMalloc(p, bytes);
+    const cudaError_t e = cudaMalloc(p, bytes);
+    if (e != cudaSuccess)
+        return e;
+    struct pinned *h = malloc(sizeof *h);
+    *h = (struct pinned){pinned, *p, bytes};
+    pinned = h;
+    return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *p)
 {
+    for (struct pinned **at = &pinned; *at; at = &(*at)->next) {
+        struct pinned *h = *at;
+        if (h->p != p)
+            continue;
+        *at = h->next;
+        free(h);
+        break;
+    }
     return cudaFree(p);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p)
 {
     memset(a, 0, sizeof *a);
     a->type = cudaMemoryTypeUnregistered;
+    for (struct pinned *h = pinned; h; h = h->next)
+        if ((const char *)p >= h->p && (const char *)p < h->p + h->bytes)
+            a->type = cudaMemoryTypeHost;
     return cudaSuccess;
 }
 struct move {
@@ -226,39 +301,46 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
                             cudaStream_t s)
 {
     const struct move m = {dst, src, 0, bytes};
-    emu_do(do_move, &m, sizeof m);
+    emu_do(s, do_move, &m, sizeof m);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t s)
 {
     const struct move m = {dst, NULL, value, bytes};
-    emu_do(do_move, &m, sizeof m);
+    emu_do(s, do_move, &m, sizeof m);
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
 {
-    *s = NULL;
+    static unsigned number;
+    const char *late = getenv("SKERRY_EMULATE_LATE");
+    struct CUstream_st *s = calloc(1, sizeof *s);
+    s->end = &s->first;
+    s->late = late && atoi(late) >> number++ % 8 & 1;
+    s->next = streams;
+    *ret = streams = s;
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    drain(s, s->queued);
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    return capture ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize(void)
-{
+    if (capture)
+        return fail(cudaErrorStreamCaptureUnsupported);
+    drain(s, s->queued);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-    *e = NULL;
+    *e = calloc(1, sizeof **e);
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
+    free(e);
     return cudaSuccess;
 }
 /* Whatever is timed later was faster. */
@@ -270,14 +352,24 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+    *e = (struct CUevent_st){s, s->queued};
     return cudaSuccess;
+}
+static void do_wait(void *arg)
+{
+    const struct CUevent_st *e = arg;
+    drain(e->stream, e->at);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
+    if (e->stream)
+        do_wait(e);
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 {
+    if (e->stream)
+        emu_do(s, do_wait, e, sizeof *e);
     return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void)

@@ -208,12 +208,14 @@ static void test_new_product(void **state)
     assert_int_equal(dev->ops->graph_end(dev, NULL, &g, &e), -EBUSY);
     assert_null(g);
     OK(dev->ops->matmul(dev, &mm, NULL));
+    OK(dev->ops->sync(dev, NULL, err));
     assert_true(c[0] == 5 && c[1] == 11);
     OK(dev->ops->graph_begin(dev, NULL, err));
     OK(dev->ops->matmul(dev, &mm, NULL));
     OK(dev->ops->graph_end(dev, NULL, &g, err));
     c[0] = c[1] = 0;
     OK(dev->ops->graph_launch(dev, g, NULL));
+    OK(dev->ops->sync(dev, NULL, err));
     assert_true(c[0] == 5 && c[1] == 11);
     dev->ops->graph_free(dev, g);
     device_close(dev);
@@ -272,8 +274,10 @@ static void test_streamed(void **state)
     scratch_free(folder);
 }
 
-int main(void)
+/* NAME: that function alone. */
+int main(int argc, char **argv)
 {
+    cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_product), cmocka_unit_test(test_images),
         cmocka_unit_test(test_captions),    cmocka_unit_test(test_router),

@@ -152,7 +152,8 @@ static inline int launch(struct stream *s, void (*kernel)(P...), dim3 grid, unsi
     if (!grid.x || !grid.y || !grid.z)
         return 0;
     if (emu_launch_begins())
-        emu_do([](void *arg) { (*(decltype(whole) *)arg)(); }, &whole, sizeof whole);
+        emu_do(
+            s->handle, [](void *arg) { (*(decltype(whole) *)arg)(); }, &whole, sizeof whole);
     return cuda_check(s->st, cudaPeekAtLastError());
 }
 
