@@ -6,7 +6,9 @@ EMU_FLAGS := -O2 -g -ffp-contract=off -fPIE -Wall -Wextra -Wno-unused-parameter 
              -Wno-unused-function -Wno-missing-field-initializers -Wno-unknown-pragmas \
              $(if $(WERROR),-Werror)
 EMU_CC = $(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS)
-EMU_CXX = $(call say,EMU)mkdir -p $(@D) && g++ -std=c++17 $(EMU_CPPFLAGS) $(EMU_FLAGS)
+# A card faults where a vector is not aligned, most CPUs do not.
+EMU_CXX = $(call say,EMU)mkdir -p $(@D) && g++ -std=c++17 $(EMU_CPPFLAGS) $(EMU_FLAGS) \
+          -fsanitize=alignment -fsanitize-undefined-trap-on-error
 EMU_LD = $(call say,LD)g++ $(1) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
          $(filter-out -lcudart_static,$(2)) $(LINK_common/base) $(TESTLINK) -lm -lpthread
 GPU_TEST_NAMES := adaln elementwise matmul decoder frozen_ops attention $(if $(filter 1,$(CUDA)),codec)

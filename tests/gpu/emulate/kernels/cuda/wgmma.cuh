@@ -1,9 +1,37 @@
 /* Products of a warpgroup on the CPU: stands in for the real file of this name, whose comments hold
- * here.  They are done when they are called. */
+ * here.  Products and copies are done as soon as they may be, when they are called, or with
+ * SKERRY_EMULATE_REVERSE=1 as late as they may be, when they are waited for. */
 #ifndef KERNELS_CUDA_WGMMA_CUH
 #define KERNELS_CUDA_WGMMA_CUH
 
+#include <functional>
+#include <stdlib.h>
+#include <vector>
+
 #include "kernels/cuda/platform.cuh"
+
+/* Work that a thread has begun, in order. */
+struct emu_begun {
+    std::vector<std::function<void()>> copies, products;
+};
+
+static struct emu_begun emu_begun[1024];
+
+static inline void emu_begin(std::vector<std::function<void()>> &begun, std::function<void()> work)
+{
+    static const char *const order = getenv("SKERRY_EMULATE_REVERSE");
+    if (order && *order == '1')
+        begun.push_back(work);
+    else
+        work();
+}
+
+static inline void emu_end(std::vector<std::function<void()>> &begun)
+{
+    for (auto &work : begun)
+        work();
+    begun.clear();
+}
 
 struct wgmma_tile {
     const unsigned char *p;
@@ -20,12 +48,14 @@ static inline void wgmma_begin(void)
 }
 static inline void wgmma_wait(void)
 {
+    emu_end(emu_begun[emu_now->linear].products);
 }
 static inline void wgmma_publish(void)
 {
 }
 static inline void copy_async_wait(void)
 {
+    emu_end(emu_begun[emu_now->linear].copies);
 }
 template <int N> static inline void wgmma_done(float (&d)[N][4])
 {
@@ -33,7 +63,7 @@ template <int N> static inline void wgmma_done(float (&d)[N][4])
 
 static inline void copy_async(void *to, const void *from)
 {
-    memcpy(to, from, 16);
+    emu_begin(emu_begun[emu_now->linear].copies, [=]() { memcpy(to, from, 16); });
 }
 
 /* Row or column i, and k of the sum. */
@@ -46,7 +76,7 @@ static inline float emu_tile(const struct wgmma_tile &t, bool columns, int i, in
 }
 
 template <int TA, int TB, int N>
-static inline void wgmma_ss(float (&d)[N][4], struct wgmma_tile a, struct wgmma_tile b, int add)
+static inline void emu_ss(float (&d)[N][4], struct wgmma_tile a, struct wgmma_tile b, int add)
 {
     const int lane = emu_now->linear & 31, first = emu_now->linear / 32 % 4 * 16;
     for (int n = 0; n < N; n++)
@@ -60,7 +90,7 @@ static inline void wgmma_ss(float (&d)[N][4], struct wgmma_tile a, struct wgmma_
 }
 
 template <int TB, int N>
-static inline void wgmma_rs(float (&d)[N][4], const uint32_t (&a)[4], struct wgmma_tile b)
+static inline void emu_rs(float (&d)[N][4], const uint32_t (&a)[4], struct wgmma_tile b)
 {
     unsigned char as[32][16];
     const int lane = emu_now->linear & 31;
@@ -73,6 +103,19 @@ static inline void wgmma_rs(float (&d)[N][4], const uint32_t (&a)[4], struct wgm
                 d[n][i] += emu_half(row[i / 2 + 2 * (k >= 8)], k % 2) *
                            emu_tile(b, TB, n * 8 + lane % 4 * 2 + i % 2, k);
             }
+}
+
+template <int TA, int TB, int N>
+static inline void wgmma_ss(float (&d)[N][4], struct wgmma_tile a, struct wgmma_tile b, int add)
+{
+    emu_begin(emu_begun[emu_now->linear].products, [=, &d]() { emu_ss<TA, TB>(d, a, b, add); });
+}
+
+/* a is read when the product is done: its registers are the product's until then. */
+template <int TB, int N>
+static inline void wgmma_rs(float (&d)[N][4], const uint32_t (&a)[4], struct wgmma_tile b)
+{
+    emu_begin(emu_begun[emu_now->linear].products, [=, &d, &a]() { emu_rs<TB>(d, a, b); });
 }
 
 #endif
