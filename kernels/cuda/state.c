@@ -1,6 +1,7 @@
 /* The state that every operation of a GPU needs: errors, working memory, copies.  Calls no other
  * file of the backend. */
 #include "common/base/base.h"
+#include "common/base/log.h"
 #include "kernels/cuda/cuda.h"
 
 /* More than a library allocates to load a kernel. */
@@ -17,6 +18,9 @@ int cuda_check(struct cuda_state *st, cudaError_t e)
     }
     if (e == cudaErrorMemoryAllocation)
         return -ENOMEM;
+    if (!st->broken) /* of an operation that fails the caller learns no more than that */
+        log_error("device", "cuda:%d failed: %s (%s)", st->index, cudaGetErrorString(e),
+                  cudaGetErrorName(e));
     if (!st->broken)
         st->broken = (int)e;
     return -ERR_DEVICE;

@@ -21,8 +21,8 @@ int emu_works(void);
  * more is said to be free. */
 void emu_refuse(size_t bytes);
 
-/* While it is on, launches of kernels and graphs lack memory. */
-void emu_refuse_launches(int on);
+/* From now on launches of kernels and graphs fail with this error of the runtime; 0: with none. */
+void emu_refuse_launches(int error);
 
 /* So many graphs to come lack the memory to be made. */
 void emu_refuse_graphs(int count);

@@ -49,7 +49,8 @@ static struct pinned *pinned;
 static int launches, works;
 static size_t refused = ((size_t)1 << 30) + 1;
 static int graphs_refused;
-static bool launches_refused, second_card;
+static cudaError_t launches_refused;
+static bool second_card;
 static _Thread_local cudaError_t last;
 
 static cudaError_t fail(cudaError_t e)
@@ -107,9 +108,9 @@ void emu_refuse(size_t bytes)
 {
     refused = bytes;
 }
-void emu_refuse_launches(int on)
+void emu_refuse_launches(int error)
 {
-    launches_refused = on;
+    launches_refused = (cudaError_t)error;
 }
 void emu_refuse_graphs(int count)
 {
@@ -118,7 +119,7 @@ void emu_refuse_graphs(int count)
 int emu_launch_begins(void)
 {
     if (launches_refused)
-        (void)fail(cudaErrorMemoryAllocation);
+        (void)fail(launches_refused);
     return !launches_refused;
 }
 void emu_second_card(int on)
@@ -190,7 +191,7 @@ static void do_graph(void *arg)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     if (launches_refused)
-        return fail(cudaErrorMemoryAllocation);
+        return fail(launches_refused);
     launches++;
     emu_do(s, do_graph, &exec, sizeof exec);
     return cudaSuccess;

@@ -3,6 +3,9 @@
  * does. */
 #include "tests/unit/kernels/guard.h"
 
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
 #include "kernels/cuda/ways.h"
 #include "tests/gpu/emulate/record.h"
 
@@ -58,7 +61,7 @@ static void products_wait_for_the_library(void **state)
         assert_int_equal(dev->ops->matmul(dev, &mm, s), 0);
         assert_int_equal(dev->ops->graph_end(dev, s, &g, NULL), refused ? -ENOMEM : 0);
     }
-    emu_refuse_launches(1);
+    emu_refuse_launches(cudaErrorMemoryAllocation);
     for (int i = 0; i < 2; i++)
         assert_int_equal(dev->ops->graph_launch(dev, g, s), -ENOMEM);
     emu_refuse_launches(0);
@@ -101,13 +104,41 @@ static void launches_wait_for_memory(void **state)
     struct device *dev;
     float *x = guard_new(SIDE * sizeof *x);
     assert_int_equal(device_open("cuda:0", 0, &dev, NULL), 0);
-    emu_refuse_launches(1);
+    emu_refuse_launches(cudaErrorMemoryAllocation);
     for (int i = 0; i < 2; i++)
         assert_int_equal(dev->ops->fill(dev, x, 1, SIDE, NULL), -ENOMEM);
     emu_refuse_launches(0);
     assert_int_equal(dev->ops->fill(dev, x, 1, SIDE, NULL), 0);
     assert_int_equal(dev->ops->sync(dev, NULL, NULL), 0);
     assert_true(x[0] == 1 && x[SIDE - 1] == 1);
+    guard_check_all();
+    device_close(dev);
+}
+
+/* Of a card that broke the log has the reason, once, whatever its operations return. */
+static void a_broken_card_says_why(void **state)
+{
+    struct device *dev;
+    char text[1024];
+    float *x = guard_new(SIDE * sizeof *x);
+    FILE *file = tmpfile();
+    const int real = dup(STDERR_FILENO);
+    assert_int_equal(device_open("cuda:0", 0, &dev, NULL), 0);
+    emu_refuse_launches(cudaErrorNoKernelImageForDevice);
+    assert_true(file != NULL && real >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    const int first = dev->ops->fill(dev, x, 1, SIDE, NULL);
+    const int second = dev->ops->fill(dev, x, 1, SIDE, NULL);
+    assert_true(dup2(real, STDERR_FILENO) >= 0);
+    close(real);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    emu_refuse_launches(cudaSuccess);
+    assert_int_equal(first, -ERR_DEVICE);
+    assert_int_equal(second, -ERR_DEVICE);
+    const char *found = strstr(text, "cuda:0 failed: an emulated error (cudaErrorEmulated)\n");
+    assert_non_null(found);
+    assert_null(strchr(strchr(found, '\n') + 1, '\n'));
     guard_check_all();
     device_close(dev);
 }
@@ -181,6 +212,7 @@ int main(void)
         cmocka_unit_test(recordings_wait_for_memory),
         cmocka_unit_test(launches_wait_for_memory),
         cmocka_unit_test(copies_wait_for_memory),
+        cmocka_unit_test(a_broken_card_says_why),
         cmocka_unit_test(the_next_card_is_not_blamed),
         cmocka_unit_test(what_was_timed_is_kept),
     };
