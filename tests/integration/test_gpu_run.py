@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tarfile
 
+import pytest
+
 from common import wait_until
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -97,6 +99,18 @@ def test_a_name_that_no_test_has():
         done = subprocess.run([f"{BUILD}/release/gpu/check_ops", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               env={**os.environ, "SKERRY_DEVICE": "cpu"}, check=False)
         assert (done.returncode == 0) == ok, done.stdout.decode()
+
+
+def test_functions_of_a_test_that_failed():
+    """Each runs again by itself, since a card that has failed once takes nothing more of a process."""
+    env = {**os.environ, "SKERRY_DEVICE": "cuda:1023", "SKERRY_CUDA_PROBE": "0"}
+    done = subprocess.run([f"{BUILD}/release/gpu/check_ops", "adaln"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=env, check=False)
+    if done.returncode == 0:
+        pytest.skip("built without CUDA, it opens the CPU")
+    told = done.stdout.decode().splitlines()
+    again = [re.fullmatch(r"check_ops: adaln:(\w+) by itself: fails", line) for line in told]
+    assert len([m for m in again if m]) > 1 and all(again[-2:]), "\n".join(told)
 
 
 def stand_ins(folder, check_ops):

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/err.h"
 #include "kernels/device/device.h"
 
 enum { GUARD_BYTES = 256, GUARD_MAX = 64 };
@@ -101,18 +102,21 @@ static inline void *guard_copy(const void *src, size_t bytes)
 /* Checks the zones of all buffers made since the last call, and frees them. */
 static inline void guard_check_all(void)
 {
+    char found[128] = "";
     for (int i = 0; i < guards_n; i++) {
         struct guard *g = &guards[i];
-        for (size_t j = 0; j < GUARD_BYTES; j++) {
-            if (g->raw[j] != 0xa5)
-                fail_msg("buffer %d of %zu bytes: written %zu bytes before its start", i, g->bytes,
-                         GUARD_BYTES - j);
-            if (g->raw[GUARD_BYTES + g->bytes + j] != 0x5a)
-                fail_msg("buffer %d of %zu bytes: written %zu bytes after its end", i, g->bytes, j);
+        for (size_t j = 0; j < GUARD_BYTES && !found[0]; j++) {
+            const bool before = g->raw[j] != 0xa5;
+            if (before || g->raw[GUARD_BYTES + g->bytes + j] != 0x5a)
+                snprintf(found, sizeof found, "buffer %d of %zu bytes: written %zu bytes %s", i,
+                         g->bytes, before ? GUARD_BYTES - j : j,
+                         before ? "before its start" : "after its end");
         }
         guard_free(g->raw);
     }
     guards_n = 0;
+    if (found[0])
+        fail_msg("%s", found);
 }
 
 /* |got - want| <= abs_tol + rel_tol * |want| everywhere; NaN never passes. */
@@ -137,21 +141,26 @@ struct devices {
 static inline int devices_setup(void **state)
 {
     struct devices *d = calloc(1, sizeof *d);
-    if (!d || device_open("cpu-ref", 0, &d->ref, NULL) < 0 ||
-        device_open(GUARD_DEVICE, 3, &d->fast, NULL) < 0)
+    struct err err = {0};
+    *state = d;
+    if (!d || device_open("cpu-ref", 0, &d->ref, &err) < 0 ||
+        device_open(GUARD_DEVICE, 3, &d->fast, &err) < 0) {
+        printf("%s\n", err.msg);
         return -1;
+    }
     d->fast->profile = guard_profile();
     printf("comparing \"%s\" with the reference, seed %llx\n", d->fast->about,
            (unsigned long long)guard_rng_state);
-    *state = d;
     return 0;
 }
 
 static inline int devices_teardown(void **state)
 {
     struct devices *d = *state;
-    device_close(d->ref);
-    device_close(d->fast);
+    if (d) {
+        device_close(d->ref);
+        device_close(d->fast);
+    }
     free(d);
     return 0;
 }
