@@ -8,7 +8,7 @@
 set -eu
 
 WANT="torch==2.15.0 transformers==5.23.0 diffusers==0.42.1 tokenizers==0.23.3 sentencepiece==0.2.3
- peft==0.21.2 protobuf numpy safetensors pillow pytest requests accelerate tensorboard==2.21.0
+ peft==0.21.2 pyarrow==26.0.1 protobuf numpy safetensors pillow pytest requests accelerate tensorboard==2.21.0
  wandb==0.31.0 mlflow-skinny==3.17.2 kubernetes-validate==1.37.0 dockerfile-parse==2.0.1 python-hcl2==8.1.4
  aiohttp aiosqlite alembic casbin colorama greenlet ijson orjson paramiko passlib prettytable
  prometheus-client psycopg2-binary sqlalchemy sqlalchemy-adapter"

@@ -44,7 +44,24 @@ static int check_classes(const struct dataset *ds, struct err *err)
     return 0;
 }
 
-int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err)
+static bool is_parquet(const char *name)
+{
+    return str_ends(name, ".parquet") || str_ends(name, ".arrow");
+}
+
+/* Whether there are Parquet or Arrow files at a path, in place of what is read. */
+static bool holds_parquet(const char *path)
+{
+    struct file_names names = {0};
+    bool ret = is_parquet(path);
+    if (!ret && file_is_dir(path) && file_list(path, DATASET_ENTRIES_MAX, &names, NULL) == 0)
+        for (size_t i = 0; i < names.n && !ret; i++)
+            ret = is_parquet(names.items[i]);
+    file_names_release(&names);
+    return ret;
+}
+
+static int open_source(const struct dataset_options *opt, struct dataset **ret, struct err *err)
 {
     const struct dataset_source *source;
     int rc = find_source(opt, &source, err);
@@ -66,6 +83,15 @@ int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct
         dataset_close(ds);
     else
         *ret = ds;
+    return rc;
+}
+
+int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err)
+{
+    int rc = open_source(opt, ret, err);
+    if (rc == -ERR_FORMAT && err && holds_parquet(opt->path))
+        (void)err_set(err, rc, "%s; `python3 -m skerry.parquet` makes such data of Parquet files",
+                      err->msg);
     return rc;
 }
 
