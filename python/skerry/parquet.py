@@ -52,7 +52,7 @@ class _Rows:
                     file = pyarrow.ipc.open_file(source)
                     return file.schema, lambda names: (file.get_batch(i).select(names) for i in range(file.num_record_batches))
             import pyarrow.parquet
-            table = pyarrow.parquet.ParquetFile(path)
+            table = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
             return table.schema_arrow, lambda names: table.iter_batches(ROWS, columns=names)
         except FileNotFoundError as e:
             raise Refused(f"there is no file {path}") from e
@@ -196,7 +196,7 @@ def _write_images(rows: _Rows, columns: _Columns, folder: str) -> str:
     for path, at, row in rows.read([c for c in (columns.image, columns.label, columns.caption) if c]):
         progress.row(path)
         where = f"{path}: row {at}"
-        image = _image_of(row[columns.image], where)
+        image = _image_of(row[str(columns.image)], where)
         ending = _ending(image) if image else None
         if image is None or ending is None:
             left += 1
@@ -229,7 +229,7 @@ def _write_texts(rows: _Rows, column: str, folder: str) -> str:
     now = None
     for path, _, row in rows.read([column]):
         progress.row(path)
-        if path != now:  # a part for each file
+        if path != now or out is None:  # a part for each file
             if out:
                 out.close()
             part = os.path.join(folder, f"part-{rows.files.index(path):03d}.jsonl.zst")
