@@ -279,6 +279,18 @@ int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err 
     return out_open(f, path, temp, fd, err);
 }
 
+/* A file that has another name, too, keeps what it holds: a new one takes its place. */
+static int open_alone(const char *path, mode_t mode)
+{
+    struct stat st;
+    const int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || (fstat(fd, &st) == 0 && st.st_nlink == 1))
+        return fd;
+    (void)close(fd); /* nothing was written */
+    (void)unlink(path);
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+}
+
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
                         struct err *err)
 {
@@ -287,7 +299,7 @@ int file_out_open_again(struct file_out *f, const char *path, const char *spare,
     int fd = open_temp(path, mode, &temp);
     if (fd >= 0 && rename(old, temp) == 0) {
         (void)close(fd); /* just made and empty */
-        fd = open(temp, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+        fd = open_alone(temp, mode);
     }
     const int rc = out_open(f, path, temp, fd, err);
     if (rc == 0)
@@ -337,12 +349,28 @@ static int take_name(const struct file_out *f)
     return rename(f->temp, f->path); /* there is no old file, or the file system cannot exchange */
 }
 
+/* What a spare had beyond the new file's end goes.  A flushed file is not touched again. */
+static int cut(const struct file_out *f, struct err *err)
+{
+    struct stat st;
+    if (f->spare == NULL)
+        return 0;
+    if (fstat(f->fd, &st) < 0 ||
+        ((uint64_t)st.st_size != f->written && ftruncate(f->fd, (off_t)f->written) < 0))
+        return err_errno(err, "cannot cut %s", f->path);
+    return 0;
+}
+
+int file_out_sync(struct file_out *f, struct err *err)
+{
+    const int rc = cut(f, err);
+    return rc < 0 ? rc : file_sync(f->fd, f->path, err);
+}
+
 int file_out_put(struct file_out *f, struct err *err)
 {
-    int rc = 0, fd = f->fd;
+    int rc = cut(f, err), fd = f->fd;
     f->fd = -1;
-    if (f->spare && ftruncate(fd, (off_t)f->written) < 0)
-        rc = err_errno(err, "cannot cut %s", f->path);
     if (close(fd) < 0 && rc == 0)
         rc = err_errno(err, "cannot close %s", f->path);
     if (rc == 0 && take_name(f) < 0)
@@ -355,7 +383,7 @@ int file_out_put(struct file_out *f, struct err *err)
 
 int file_out_commit(struct file_out *f, struct err *err)
 {
-    int rc = file_sync(f->fd, f->path, err);
+    int rc = file_out_sync(f, err);
     if (rc < 0) {
         file_out_abort(f);
         return rc;

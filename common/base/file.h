@@ -41,7 +41,8 @@ struct file_out {
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err);
 /* For a file that is replaced again and again, by put: the new one is written over `spare` (NULL:
  * path.spare), which already has its place in memory and on the disk, and the old one becomes the
- * spare.  A file of either name is whole.  Takes twice the room. */
+ * spare.  A spare that has another name, too, is left alone.  A file of either name is whole. Takes
+ * twice the room. */
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
                         struct err *err);
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err);
@@ -49,6 +50,8 @@ int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t o
                     struct err *err);
 /* Lets the disk begin with the bytes written so far; waits for nothing and promises nothing. */
 void file_out_begin_sync(struct file_out *f);
+/* Waits until the bytes are on the disk, before put. */
+int file_out_sync(struct file_out *f, struct err *err);
 int file_out_commit(struct file_out *f, struct err *err);
 /* As commit, but without waiting for the disk: a power cut may destroy or truncate the file. */
 int file_out_put(struct file_out *f, struct err *err);

@@ -55,6 +55,7 @@ struct fold {
     float *full; /* other inputs are read into slots of the sinks */
     /* outputs */
     const char *out_path[OUTS]; /* NULL: not made */
+    const char *spare[OUTS];    /* NULL: none */
     struct file_out out[OUTS];
     struct wire_out delta;
     struct fold_sink *version, *state;
@@ -254,7 +255,9 @@ static int open_outputs(struct fold *f, struct err *err)
                                                      out_of(f, BUF_OUT)};
     int rc = 0;
     for (int i = 0; rc == 0 && i < OUTS; i++)
-        if (f->out_path[i])
+        if (f->out_path[i] && f->spare[i])
+            rc = file_out_open_again(&f->out[i], f->out_path[i], f->spare[i], 0600, err);
+        else if (f->out_path[i])
             rc = file_out_open(&f->out[i], f->out_path[i], 0600, err);
     if (rc == 0)
         rc = wire_out_open(&f->delta, &f->out[DELTA_OUT], &info, l, err);
@@ -461,7 +464,7 @@ static int commit_all(struct fold *f, struct err *err)
             file_out_begin_sync(&f->out[i]);
     for (int i = 0; rc == 0 && i < OUTS; i++)
         if (f->out_path[i])
-            rc = file_sync(f->out[i].fd, f->out[i].path, err);
+            rc = file_out_sync(&f->out[i], err);
     for (int i = 0; rc == 0 && i < OUTS; i++)
         if (f->out_path[i])
             rc = file_out_put(&f->out[i], err);
@@ -515,6 +518,9 @@ static struct fold *fold_new(const struct fold_step *step)
     f->out_path[EMA_OUT] = step->ema_out;
     f->out_path[DELTA_OUT] = step->delta_out;
     f->out_path[FULL_OUT] = step->full_out;
+    f->spare[MOM_OUT] = step->mom_spare;
+    f->spare[BUF_OUT] = step->buf_spare;
+    f->spare[TARGET_OUT] = step->target_spare;
     f->widest = CODEC_E3M0;
     for (int i = 0; i < INS; i++)
         f->in[i].fd = -1;

@@ -115,6 +115,9 @@ struct fold_step {
     /* Results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
      * is used only with delay > 1. */
     const char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
+    /* Files that nobody needs, to be written over by the state's (file_out_open_again); NULL, or
+     * not there: none. */
+    const char *target_spare, *mom_spare, *buf_spare;
     /* Called on the caller's thread when the delta has grown; NULL: never. */
     void (*written)(void *arg, const struct fold_written *w);
     void *written_arg;

@@ -599,18 +599,51 @@ static bool version_of(const char *name, uint64_t *ret)
     return false;
 }
 
+static const char *const spared[] = {"target", "momentum", "buffer"};
+
+#define SPARED (sizeof(spared) / sizeof(spared[0]))
+
+/* Renames what has lost its version's name to the spare.  Only now can it be written over: a power
+ * cut brings back no version of a name that the disk has forgotten. */
+static int make_spares(const char *state_dir, struct err *err)
+{
+    int rc = file_sync_dir(state_dir, err);
+    for (size_t i = 0; i < SPARED && rc == 0; i++) {
+        char *freed = str_printf("%s/%s.freed", state_dir, spared[i]);
+        char *spare = outer_state_spare(state_dir, spared[i]);
+        if (file_exists(freed))
+            rc = file_move(freed, spare, err);
+        mem_free(spare);
+        mem_free(freed);
+    }
+    return rc;
+}
+
+/* A finished file of the state is to become the spare; others go. */
+static int let_go(const char *state_dir, const char *name, bool *any_freed, struct err *err)
+{
+    char *path = file_join(state_dir, name), *freed = NULL;
+    for (size_t i = 0; i < SPARED && freed == NULL; i++)
+        if (str_starts(name, spared[i]) && str_ends(name, ".safetensors"))
+            freed = str_printf("%s/%s.freed", state_dir, spared[i]);
+    const int rc = freed ? file_move(path, freed, err) : file_remove(path, err);
+    *any_freed |= freed != NULL;
+    mem_free(freed);
+    mem_free(path);
+    return rc;
+}
+
 int outer_state_prune(const char *state_dir, uint64_t keep, uint64_t newest, struct err *err)
 {
     struct file_names names = {0};
+    bool any_freed = false;
     int rc = file_is_dir(state_dir) ? file_list(state_dir, 4096, &names, err) : 0;
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         uint64_t version = 0;
         if (!version_of(names.items[i], &version) || (version >= keep && version <= newest))
             continue;
-        char *path = file_join(state_dir, names.items[i]);
-        rc = file_remove(path, err);
-        mem_free(path);
+        rc = let_go(state_dir, names.items[i], &any_freed, err);
     }
     file_names_release(&names);
-    return rc;
+    return rc == 0 && any_freed ? make_spares(state_dir, err) : rc;
 }

@@ -178,8 +178,16 @@ static inline char *outer_state_file(const char *state_dir, const char *what, ui
     return str_printf("%s/%s.%llu.safetensors", state_dir, what, (unsigned long long)version);
 }
 
+/* The file of an older version over which the next one is written: its place in memory and on the
+ * disk is there already.  The caller frees it with mem_free. */
+static inline char *outer_state_spare(const char *state_dir, const char *what)
+{
+    return str_printf("%s/%s.spare", state_dir, what);
+}
+
 /* Removes state files of versions below `keep` (after v+1 has been recorded), and of those above
- * `newest`, of which no step may be running.  Any thread. */
+ * `newest`, of which no step may be running, but for one of each kind, which becomes the spare.
+ * Any thread. */
 int outer_state_prune(const char *state_dir, uint64_t keep, uint64_t newest, struct err *err);
 
 /* Frees strings and contributions of a step, not the step itself. */

@@ -126,6 +126,8 @@ int outer_run_open(struct outer_run *r, struct err *err)
             r->in[i] = outer_state_file(s->state_dir, names[i], s->base);
     for (int i = 0; i < OUTER_FILES; i++)
         r->out[i] = outer_state_file(s->state_dir, names[i], s->base + 1);
+    for (int i = OUTER_TARGET; i < OUTER_FILES; i++)
+        r->spare[i] = outer_state_spare(s->state_dir, names[i]);
     return s->stored ? 0 : bring_state(r, err);
 }
 
@@ -138,6 +140,7 @@ void outer_run_close(struct outer_run *r)
         else
             mem_free(r->in[i]);
         mem_free(r->out[i]);
+        mem_free(r->spare[i]);
     }
     for (size_t i = 0; i < s->n_contributions; i++) {
         outer_let_go(r->exec->store, &s->contributions[i].blob, r->blobs[i]);
@@ -220,5 +223,8 @@ struct fold_step outer_run_fold(const struct outer_run *r,
     step.target_out = r->out[OUTER_TARGET];
     step.mom_out = r->out[OUTER_MOMENTUM];
     step.buf_out = r->out[OUTER_BUFFER];
+    step.target_spare = r->spare[OUTER_TARGET];
+    step.mom_spare = r->spare[OUTER_MOMENTUM];
+    step.buf_spare = r->spare[OUTER_BUFFER];
     return step;
 }

@@ -31,8 +31,9 @@ struct outer_run {
     outer_done_fn done;
     struct outer_early *early; /* the same step, begun before; NULL: it was not */
     /* the executor thread's */
-    char *in[OUTER_FILES];                /* version v's; NULL: none, or not needed (delta) */
-    char *out[OUTER_FILES];               /* version v + 1's */
+    char *in[OUTER_FILES];    /* version v's; NULL: none, or not needed (delta) */
+    char *out[OUTER_FILES];   /* version v + 1's */
+    char *spare[OUTER_FILES]; /* what outer_state_prune() has left of the state, if any */
     char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
     char *froms[OUTER_CONTRIBUTIONS_MAX]; /* paths of older versions from which they start; NULL */
     uint64_t params;                      /* parameters of the module */

@@ -144,6 +144,29 @@ static void made_again(void **state)
     file_out_abort(&f);
     holds(path, "four");
     assert_false(file_exists(spare));
+
+    char *kept = in(dir, "kept"); /* as a backup keeps a file that may become a spare */
+    OK(file_write_put(spare, "a spare", 7, 0600, err));
+    assert_int_equal(link(spare, kept), 0);
+    OK(file_out_open_again(&f, path, NULL, 0600, err));
+    OK(file_out_write(&f, "five", 4, err));
+    OK(file_out_put(&f, err));
+    holds(path, "five");
+    holds(kept, "a spare");
+    free(kept);
+
+    const struct timespec then[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    OK(file_write_put(spare, "longer than six", 15, 0600, err));
+    OK(file_out_open_again(&f, path, NULL, 0600, err));
+    OK(file_out_write(&f, "six", 3, err));
+    OK(file_out_sync(&f, err));
+    assert_int_equal(fstat(f.fd, &now), 0);
+    assert_int_equal(now.st_size, 3);
+    assert_int_equal(futimens(f.fd, then), 0);
+    OK(file_out_put(&f, err)); /* what was flushed is as it was */
+    holds(path, "six");
+    assert_int_equal(stat(path, &now), 0);
+    assert_int_equal(now.st_mtim.tv_sec, 1);
     free(path);
     free(spare);
     scratch_free(dir);

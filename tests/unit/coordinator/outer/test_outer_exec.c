@@ -185,7 +185,8 @@ static void test_rounds(void **state)
         for (size_t c = 0; c < K; c++)
             weights += s->contributions[c].share;
         assert_true(fabs(weights - 1) < 1e-12);
-        assert_int_equal(state_files(&r), 2); /* target and momentum of this version */
+        /* Target and momentum of this version, and of the one before the spares. */
+        assert_int_equal(state_files(&r), round == 0 ? 2 : 4);
         char path[4096];
         uint8_t hash[HASH_BYTES];
         struct err err = {0};
@@ -779,12 +780,21 @@ static void test_prune(void **state)
         assert_int_equal(file_write_atomic(path, "x", 1, 0600, &err), 0);
         mem_free(path);
     }
-    assert_int_equal(outer_state_prune(r.state_dir, 4, UINT64_MAX, &err), 0);
-    assert_int_equal(state_files(&r), 2); /* version 4 and what is not ours */
+    for (int i = 0; i < 2; i++) { /* the spares stay */
+        assert_int_equal(outer_state_prune(r.state_dir, 4, UINT64_MAX, &err), 0);
+        /* version 4, what is not ours, and two spares */
+        assert_int_equal(state_files(&r), 4);
+    }
     assert_int_equal(outer_state_prune(r.state_dir, 0, 4, &err), 0);
-    assert_int_equal(state_files(&r), 2);
+    assert_int_equal(state_files(&r), 4);
     assert_int_equal(outer_state_prune(r.state_dir, 0, 3, &err), 0);
-    assert_int_equal(state_files(&r), 1);
+    assert_int_equal(state_files(&r), 3);
+    static const char *const left[] = {"target", "momentum"};
+    for (size_t i = 0; i < 2; i++) {
+        char *spare = outer_state_spare(r.state_dir, left[i]);
+        assert_true(file_exists(spare));
+        mem_free(spare);
+    }
     rig_end(&r);
 }
 
