@@ -5,6 +5,7 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/config_numbers.h"
+#include "cli/base/decoder.h"
 #include "cli/base/moving.h"
 #include "common/base/file.h"
 #include "common/component/component.h"
@@ -312,156 +313,6 @@ json_t *model_folder_pixart(const struct job_spec *spec, const struct model_fold
     return config;
 }
 
-/* ---- LlamaForCausalLM ---- */
-
-/* The base of the rotary positions, from the place of old or of new configurations. */
-static double rope_theta(const json_t *config)
-{
-    const json_t *rope = json_object_get(config, "rope_parameters");
-    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
-}
-
-/* How it scales the rotary positions, in the place of old or of new configurations; NULL: plain. */
-static const json_t *rope_scaling(const json_t *config, const char **ret_type)
-{
-    const json_t *scaling = json_object_get(config, "rope_scaling");
-    if (!json_is_object(scaling))
-        scaling = json_object_get(config, "rope_parameters");
-    *ret_type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
-    return scaling;
-}
-
-/* Refuses options of a LlamaForCausalLM that the decoder does not have. */
-static int check_llama_variants(const char *dir, const json_t *config, const struct job_rope *rope,
-                                struct err *err)
-{
-    static const char *const known[] = {
-        [JOB_ROPE_DEFAULT] = "default",
-        [JOB_ROPE_LLAMA3] = "llama3",
-    };
-    const char *act = cli_str(config, "hidden_act", "silu");
-    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has hidden_act '%s'; only silu is supported", dir, act);
-    if (json_is_true(json_object_get(config, "attention_bias")) ||
-        json_is_true(json_object_get(config, "mlp_bias")))
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has attention_bias or mlp_bias; layers with biases are "
-                       "not supported",
-                       dir);
-    const char *type;
-    const json_t *scaling = rope_scaling(config, &type);
-    if (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json scales its rotary positions by '%s'; only llama3 and plain "
-                       "ones are supported",
-                       dir, type);
-    if (strcmp(type, known[rope->rope_type]) != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json says rope_type %s, but the job's "
-                       "model.rope_scaling.rope_type is %s",
-                       dir, type, known[rope->rope_type]);
-    const struct config_number wanted[] = {
-        {"factor", "model.rope_scaling.factor", rope->factor, NAN},
-        {"low_freq_factor", "model.rope_scaling.low_freq_factor", rope->low_freq_factor, NAN},
-        {"high_freq_factor", "model.rope_scaling.high_freq_factor", rope->high_freq_factor, NAN},
-        {"original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings",
-         rope->original_max_position_embeddings, NAN},
-    };
-    return rope->rope_type == JOB_ROPE_LLAMA3
-               ? config_numbers_check(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err)
-               : 0;
-}
-
-static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
-                            const struct tokenizer *t, struct err *err)
-{
-    const long long theirs = cli_int(config, "vocab_size", 0), ours = tokenizer_vocab(t);
-    char padded[160] = "";
-    if (theirs == ours)
-        return 0;
-    if (theirs > ours)
-        (void)snprintf(padded, sizeof padded,
-                       "; if it is that, the embeddings are padded, which is not supported: cut "
-                       "them with resize_token_embeddings(%lld) of transformers",
-                       ours);
-    return err_set(err, -ERR_CONFIG,
-                   "%s/config.json has a vocabulary of %lld, but %s has %lld tokens: set "
-                   "data.tokenizer to the tokenizer.json that the model was trained with%s",
-                   dir, theirs,
-                   spec->data.tokenizer ? spec->data.tokenizer : "the job's byte tokenizer", ours,
-                   padded);
-}
-
-static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uint32_t id)
-{
-    size_t n, k;
-    const uint8_t *p = tokenizer_piece(a, id, &n), *q = tokenizer_piece(b, id, &k);
-    if (tokenizer_is_special(a, id) && tokenizer_is_special(b, id))
-        return true; /* that of byte tokens has no text */
-    return n == k && (n == 0 || memcmp(p, q, n) == 0);
-}
-
-/* The path of the folder's own tokenizer (mem_free); NULL: it has none. */
-static char *tokenizer_of(const char *dir)
-{
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model"}; /* SentencePiece's */
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = file_join(dir, names[i]);
-        if (file_exists(path))
-            return path;
-        mem_free(path);
-    }
-    return NULL;
-}
-
-/* The folder's own tokenizer, if it has one, must be the job's. */
-static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct err *err)
-{
-    char *path = tokenizer_of(dir);
-    struct tokenizer *theirs = NULL;
-    int rc = 0;
-
-    if (path) {
-        rc = tokenizer_open(path, &theirs, err);
-        for (uint32_t id = 0; rc == 0 && id < tokenizer_vocab(ours); id++) {
-            if (!same_token(theirs, ours, id))
-                rc = err_set(err, -ERR_CONFIG,
-                             "token %u of %s differs from that of the job's tokenizer: set "
-                             "data.tokenizer to this file",
-                             id, path);
-        }
-    }
-    tokenizer_free(theirs);
-    mem_free(path);
-    return rc;
-}
-
-static int check_llama(const char *dir, const json_t *config, const struct job_spec *spec,
-                       const struct model_folder_facts *facts, struct err *err)
-{
-    const struct job_model *m = &spec->model;
-    const struct config_number wanted[] = {
-        {"hidden_size", "model.dim", m->dim, NAN},
-        {"num_hidden_layers", "model.depth", m->depth, NAN},
-        {"num_attention_heads", "model.heads", m->heads, NAN},
-        {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
-        {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
-        {"intermediate_size", "model.ffn", m->ffn, NAN},
-        {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
-        {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(config)},
-        {"tie_word_embeddings", "model.tied", m->tied, .yes_or_no = true},
-    };
-    int rc = check_kind(dir, config, "llama", err);
-    if (rc == 0)
-        rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
-    if (rc == 0)
-        rc = check_llama_variants(dir, config, &m->rope_scaling, err);
-    if (rc == 0)
-        rc = check_vocabulary(dir, config, spec, facts->tokenizer, err);
-    return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
-}
-
 /* ---- tensors ---- */
 
 #define UPSCALER "upscaler." /* begins the names of the second chain's */
@@ -698,7 +549,7 @@ static const struct folder_family *family_of(const struct job_spec *spec)
     static const struct folder_family pixart = {check_pixart, expect_pixart},
                                       families[] = {
                                           [JOB_MODEL_DIT] = {check_dit, expect_dit},
-                                          [JOB_MODEL_LLAMA] = {check_llama, expect_llama},
+                                          [JOB_MODEL_LLAMA] = {decoder_check, expect_llama},
                                       };
     return job_has_captions(spec) ? &pixart : &families[spec->model.type];
 }
@@ -804,34 +655,7 @@ int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokeni
     json_t *config = NULL;
     int rc = model_folder_config(dir, &config, err);
     if (rc == 0)
-        rc = check_kind(dir, config, "llama", err);
-    if (rc == 0) {
-        const int heads = (int)cli_int(config, "num_attention_heads", 0);
-        const char *type;
-        const json_t *scaling = rope_scaling(config, &type);
-        *ret = (struct job_model){
-            .type = JOB_MODEL_LLAMA,
-            .dim = (int)cli_int(config, "hidden_size", 0),
-            .depth = (int)cli_int(config, "num_hidden_layers", 0),
-            .heads = heads,
-            .kv_heads = (int)cli_int(config, "num_key_value_heads", heads),
-            .ffn = (int)cli_int(config, "intermediate_size", 0),
-            .context = (int)cli_int(config, "max_position_embeddings", 2048),
-            .rope_theta = rope_theta(config),
-            .rope_scaling =
-                {
-                    .rope_type = strcmp(type, "llama3") == 0 ? JOB_ROPE_LLAMA3 : JOB_ROPE_DEFAULT,
-                    .factor = cli_num(scaling, "factor", 0),
-                    .low_freq_factor = cli_num(scaling, "low_freq_factor", 0),
-                    .high_freq_factor = cli_num(scaling, "high_freq_factor", 0),
-                    .original_max_position_embeddings =
-                        (int)cli_int(scaling, "original_max_position_embeddings", 0),
-                },
-            .norm_eps = cli_num(config, "rms_norm_eps", 1e-6),
-            .tied = json_is_true(json_object_get(config, "tie_word_embeddings")),
-        };
-        *ret_tokenizer = tokenizer_of(dir);
-    }
+        rc = decoder_sizes(dir, config, ret, ret_tokenizer, err);
     json_decref(config);
     return rc;
 }
