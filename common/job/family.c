@@ -72,7 +72,7 @@ static int check_heads(const struct yaml_doc *doc, const struct job_model *m, st
         if (!conf_find(doc, needed[i]))
             return conf_error(doc, needed[i], err,
                               "is missing; give it, or a model.preset such as DiT-S/2");
-    if (m->dim % m->heads)
+    if (m->head_dim == 0 && m->dim % m->heads)
         return conf_error(doc, "model.heads", err,
                           "is %d, which does not divide model.dim (%d): every head needs the same "
                           "whole width",
@@ -134,10 +134,19 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     if (m->heads % m->kv_heads)
         return conf_error(doc, "model.kv_heads", err,
                           "is %d, which does not divide model.heads (%d)", m->kv_heads, m->heads);
-    if (m->dim / m->heads % 4)
+    if (m->head_dim % 4 || m->dim % 4)
+        return conf_error(doc, m->dim % 4 ? "model.dim" : "model.head_dim", err,
+                          "is %d; a multiple of 4 is needed", m->dim % 4 ? m->dim : m->head_dim);
+    if (m->head_dim == 0)
+        m->head_dim = m->dim / m->heads;
+    if (m->head_dim % 4)
         return conf_error(doc, "model.heads", err,
                           "is %d, which gives heads of width %d; a multiple of 4 is needed",
-                          m->heads, m->dim / m->heads);
+                          m->heads, m->head_dim);
+    if (m->qkv_bias && m->head_dim * m->kv_heads % 16)
+        return conf_error(doc, "model.qkv_bias", err,
+                          "needs keys whose width is a multiple of 16, but %d heads are %d wide",
+                          m->kv_heads, m->head_dim * m->kv_heads);
     if (m->ffn == 0)
         m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
     if (m->ffn % 4)
@@ -466,19 +475,10 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
 /* ---- rows ---- */
 
 static const char *const llama_keys[] = {
-    "model.kv_heads",
-    "model.ffn",
-    "model.context",
-    "model.rope_theta",
-    "model.rope_scaling",
-    "model.norm_eps",
-    "model.tied",
-    "sample.prompt",
-    "sample.tokens",
-    "sample.temperature",
-    "sample.top_p",
-    "data.text_field",
-    NULL,
+    "model.kv_heads",     "model.head_dim", "model.qkv_bias",   "model.vocab",
+    "model.ffn",          "model.context",  "model.rope_theta", "model.rope_scaling",
+    "model.norm_eps",     "model.tied",     "sample.prompt",    "sample.tokens",
+    "sample.temperature", "sample.top_p",   "data.text_field",  NULL,
 };
 static const char *const dit_keys[] = {
     "encoders",

@@ -16,10 +16,12 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
 /* Checks of new jobs only: older ones go on as they are. */
 static int check_widths(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
+    const struct job_model *m = &s->model;
+    const int wide = m->head_dim > 0 ? m->head_dim * m->heads : m->dim;
     const struct {
         const char *key;
         int dim, heads;
-    } nets[] = {{"model.heads", s->model.dim, s->model.heads},
+    } nets[] = {{"model.heads", wide, s->model.heads},
                 {"upscaler.heads", s->upscaler.dim, s->upscaler.heads},
                 {"router.heads", s->router.dim, s->router.heads}};
     for (size_t i = 0; !s->taken && i < sizeof nets / sizeof *nets; i++)

@@ -132,8 +132,11 @@ struct job_model {
     double label_dropout;
     double self_condition; /* share of the steps with an estimate; 0: the model reads none */
     /* llama */
-    int kv_heads, ffn; /* 0 in the file: heads; 8/3 dim rounded up to 32; always set here */
-    int context;       /* tokens of a row */
+    /* 0 in the file: heads; dim / heads; 8/3 dim rounded up to 32; always set here */
+    int kv_heads, head_dim, ffn;
+    int vocab; /* rows of a padded embedding; 0: as many as the data have token ids */
+    bool qkv_bias;
+    int context; /* tokens of a row */
     double rope_theta, norm_eps;
     struct job_rope rope_scaling;
     bool tied;        /* the head shares the embedding */

@@ -146,6 +146,13 @@ static const struct conf_key model_keys[] = {
                 "is usual"),
     CONF(struct job_model, kv_heads, INT, .def = "0", .min = 0, .max = 256,
          .doc = "llama: key and value heads; divides heads; 0: as many as heads"),
+    CONF(struct job_model, head_dim, INT, .def = "0", .min = 0, .max = JOB_HEAD_WIDTH_MAX,
+         .doc = "llama: width of a head, a multiple of 4; 0: dim / heads"),
+    CONF(struct job_model, qkv_bias, BOOL, .def = "false",
+         .doc = "llama: queries, keys and values have biases, as in Qwen2"),
+    CONF(struct job_model, vocab, INT, .def = "0", .min = 0, .max = 1 << 20,
+         .doc = "llama: rows of the embedding, if there are more than token ids; 0: there are "
+                "not"),
     CONF(struct job_model, ffn, INT, .def = "0", .min = 0, .max = 65536,
          .doc = "llama: hidden width of the SwiGLU; 0: 8/3 of dim, rounded up to a multiple of "
                 "32"),

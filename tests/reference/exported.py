@@ -47,13 +47,19 @@ def train(folder, tied, steps=12, more="", data=""):
     return folder / "out" / "model"
 
 
-def ours(model, out, dtype="f32"):
-    """(tokens, logits, greedy text) of our decoder with the weights of an exported folder."""
+def sizes_of(model):
+    """The sizes of a folder's model, for the probe."""
     c = json.load(open(model / "config.json"))
+    rope = c["rope_parameters"]
     sizes = [c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
              c["intermediate_size"], c["vocab_size"], c["max_position_embeddings"], int(c["tie_word_embeddings"]),
-             c["rope_theta"], c["rms_norm_eps"]]
-    if c["rope_scaling"]:
-        sizes += [c["rope_scaling"][key] for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
-    subprocess.run([PROBE, "read", "cpu", dtype, ",".join(map(str, sizes)), model / "model.safetensors", out], check=True)
+             rope["rope_theta"], c["rms_norm_eps"], c.get("head_dim") or 0, int(c["model_type"] == "qwen2")]
+    if rope["rope_type"] == "llama3":
+        sizes += [rope[key] for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
+    return ",".join(map(str, sizes))
+
+
+def ours(model, out, dtype="f32"):
+    """(tokens, logits, greedy text) of our decoder with the weights of an exported folder."""
+    subprocess.run([PROBE, "read", "cpu", dtype, sizes_of(model), model / "model.safetensors", out], check=True)
     return read_safetensors(out)[0]

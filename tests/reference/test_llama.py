@@ -17,19 +17,23 @@ from llama import Llama, generate
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROBE = pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve() / "release/tests/tools/worker/llama_probe"
 STEPS = 10
-# device, dtype, then dim, depth, heads, kv_heads, ffn, vocab, context, tied, theta, eps.  The
-# third has bytes and heads as wide as those of real models; the fourth odd sizes.
-CASES = [("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 0, 10000.0, 1e-5),
-         ("cpu", "f32", 32, 2, 4, 1, 48, 37, 24, 1, 10000.0, 1e-5),
-         ("cpu", "f32", 128, 3, 2, 2, 352, 257, 96, 0, 500000.0, 1e-6),
-         ("cpu", "f32", 36, 3, 3, 1, 52, 101, 33, 1, 100.0, 1e-3),
-         ("cpu-ref", "bf16", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-5),
-         ("cpu", "bf16", 128, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5)]
+# device, dtype, then dim, depth, heads, kv_heads, ffn, vocab, context, tied, theta, eps, head_dim, qkv_bias.
+# The third has bytes and heads as wide as those of real models; the fourth odd sizes;
+# the last two are those of a Qwen2 and of heads that are wider than dim.
+CASES = [("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 0, 10000.0, 1e-5, 0, 0),
+         ("cpu", "f32", 32, 2, 4, 1, 48, 37, 24, 1, 10000.0, 1e-5, 0, 0),
+         ("cpu", "f32", 128, 3, 2, 2, 352, 257, 96, 0, 500000.0, 1e-6, 0, 0),
+         ("cpu", "f32", 36, 3, 3, 1, 52, 101, 33, 1, 100.0, 1e-3, 0, 0),
+         ("cpu-ref", "bf16", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-5, 0, 0),
+         ("cpu", "bf16", 128, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 0, 0),
+         ("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-6, 0, 1),
+         ("cpu", "f32", 36, 3, 6, 2, 52, 101, 33, 0, 100.0, 1e-6, 16, 1),
+         ("cpu", "bf16", 64, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 32, 1)]
 # Heads of 128, four queries to a key, and rows that need several tiles.
-LARGER = [("", "f32", 512, 2, 4, 1, 1376, 1000, 320, 0, 10000.0, 1e-5),
-          ("", "bf16", 512, 2, 4, 1, 1376, 1000, 320, 1, 10000.0, 1e-5)]
+LARGER = [("", "f32", 512, 2, 4, 1, 1376, 1000, 320, 0, 10000.0, 1e-5, 0, 0),
+          ("", "bf16", 512, 2, 4, 1, 1376, 1000, 320, 1, 10000.0, 1e-5, 0, 0)]
 KEYS = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-        "vocab_size", "context", "tie_word_embeddings", "rope_theta", "rms_norm_eps"]
+        "vocab_size", "context", "tie_word_embeddings", "rope_theta", "rms_norm_eps", "head_dim", "qkv_bias"]
 
 
 def probe(mode, case, what, out):
@@ -118,6 +122,8 @@ def test_ten_adamw_steps(run):
     # How far each tensor moved; mean, not largest, error: see test_dit.py.
     start, end = run.weights("w0"), run.weights("wN")
     for name, p in named:
+        if run.bf16 and name.endswith("k_proj.bias"):
+            continue  # softmax cancels what all keys share, so most of its gradient is rounding
         got, want = end[name] - start[name], p.detach() - start[name]
         error = ((got - want).abs().mean() / want.abs().mean()).item()
         assert error < (0.3 if run.bf16 else 2e-3), f"{name} moved {error:.2g} off"

@@ -84,13 +84,13 @@ static int chain_check(const struct model_spec *s, struct err *err)
     if (s->dim < 4 || s->dim > MODEL_DIM_MAX)
         return err_set(err, -ERR_CONFIG, "model.dim %d must be from 4 to %d", s->dim,
                        MODEL_DIM_MAX);
-    if (s->heads < 1 || s->dim % s->heads != 0)
+    if (s->heads < 1 || (s->head_dim == 0 && s->dim % s->heads != 0))
         return err_set(err, -ERR_CONFIG, "model.heads %d must divide model.dim %d", s->heads,
                        s->dim);
-    if (s->dim / s->heads > JOB_HEAD_WIDTH_MAX)
+    if (model_head_dim(s) > JOB_HEAD_WIDTH_MAX)
         return err_set(err, -ERR_CONFIG,
                        "model.dim %d in %d heads is %d per head; at most %d: use more heads",
-                       s->dim, s->heads, s->dim / s->heads, JOB_HEAD_WIDTH_MAX);
+                       s->dim, s->heads, model_head_dim(s), JOB_HEAD_WIDTH_MAX);
     if (s->depth < 1 || s->depth > MODEL_BLOCKS_MAX)
         return err_set(err, -ERR_CONFIG, "model.depth %d must be from 1 to %d", s->depth,
                        MODEL_BLOCKS_MAX);

@@ -21,7 +21,8 @@
  *           `cls_token` (1,C) replaces a DiT's label table, and `head` (K,C) its
  *           `final_layer.linear`.
  *   LLAMA   a decoder (Touvron et al., 2023): tokens to logits.  Names and shapes are those of
- *           Hugging Face's LlamaForCausalLM; a tied head is absent.
+ *           Hugging Face's LlamaForCausalLM and of its relatives MistralForCausalLM and, with
+ *           qkv_bias, Qwen2ForCausalLM; a tied head is absent.
  *
  * FLAT VECTOR.  On every device and in every host copy the parameters are one
  * f32 vector of `flat` elements.  Tensor i lies at [offset, offset + count);
@@ -109,6 +110,8 @@ struct model_spec {
     int vocab;
     int context;  /* most tokens of a row */
     int kv_heads; /* divides heads */
+    int head_dim; /* width of a head; 0: dim / heads, as with images */
+    bool qkv_bias;
     float rope_theta, norm_eps;
     struct rope_scaling rope_scaling;
     bool tied; /* the head is the embedding */
@@ -166,6 +169,10 @@ static inline int model_patches(const struct model_spec *s)
     return (s->image / s->patch) * (s->image / s->patch);
 }
 int model_tokens(const struct model_spec *s);
+static inline int model_head_dim(const struct model_spec *s)
+{
+    return s->head_dim > 0 ? s->head_dim : s->dim / s->heads;
+}
 
 /* Shape number i (0 is S x S, the others are `shapes`), and its patches, tokens and values; then
  * P, the values of a patch. */

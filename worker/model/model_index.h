@@ -82,11 +82,12 @@ enum model_llama_head_index {
 };
 
 /* q, k, v lie one after the other, and so do gate and up: one product each.  There are no
- * gaps between them, because D and M are multiples of 4. */
+ * gaps between them, because C, D and M are multiples of 4.  With qkv_bias each of the three is
+ * followed by its bias; there are no gaps between these, because Hkv D is a multiple of 16. */
 enum model_llama_block_index {
     L_NORM1, /* (C) input_layernorm */
     L_Q,     /* (H D,C) */
-    L_K,     /* (Hkv D,C) */
+    L_K,     /* (Hkv D,C), or with qkv_bias that of q (H D), and so on */
     L_V,     /* (Hkv D,C) */
     L_O,     /* (C,H D) */
     L_NORM2, /* (C) post_attention_layernorm */
@@ -102,15 +103,18 @@ enum model_llama_final_index {
     L_PER_FINAL,
 };
 
-/* Indices in the whole table: of a tensor of block `block`, and of one after the last block. */
-static inline int model_llama_block(int block, enum model_llama_block_index i)
+/* Indices in the whole table: of a tensor of block `block` (not those of k and v, which no product
+ * reads alone), and of one after the last block. */
+static inline int model_llama_block(const struct model_spec *s, int block,
+                                    enum model_llama_block_index i)
 {
-    return L_BLOCKS + block * L_PER_BLOCK + (int)i;
+    const int biases = s->qkv_bias ? 3 : 0;
+    return L_BLOCKS + block * (L_PER_BLOCK + biases) + (int)i + (i > L_Q ? biases : 0);
 }
 
 static inline int model_llama_final(const struct model_spec *s, enum model_llama_final_index i)
 {
-    return L_BLOCKS + s->depth * L_PER_BLOCK + (int)i;
+    return model_llama_block(s, s->depth, (enum model_llama_block_index)0) + (int)i;
 }
 
 /* The tensor that makes logits: the head, or the embedding when tied. */

@@ -20,11 +20,16 @@ static int text_check(const struct model_spec *s, struct err *err)
                        s->kv_heads, s->heads);
     /* Rotary positions turn pairs; and q, k, v (gate, up) are one product, so they must fill
      * whole units of the flat vector. */
-    if (s->dim / s->heads % 4 != 0 || s->mlp % 4 != 0)
+    if (model_head_dim(s) % 4 != 0 || s->dim % 4 != 0 || s->mlp % 4 != 0)
         return err_set(err, -ERR_CONFIG,
-                       "model.dim %d in %d heads is %d per head, and model.ffn is %d; both must be "
+                       "model.dim %d in %d heads is %d per head, and model.ffn is %d; all must be "
                        "multiples of 4",
-                       s->dim, s->heads, s->dim / s->heads, s->mlp);
+                       s->dim, s->heads, model_head_dim(s), s->mlp);
+    if (s->qkv_bias && model_head_dim(s) * s->kv_heads % 16 != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "model.qkv_bias needs keys whose width is a multiple of 16, but %d heads "
+                       "are %d wide",
+                       s->kv_heads, model_head_dim(s) * s->kv_heads);
     if (!(s->rope_theta > 0) || !(s->norm_eps > 0))
         return err_set(err, -ERR_CONFIG, "model.rope_theta and model.norm_eps must be above 0");
     return 0;
@@ -37,9 +42,11 @@ static void sizes(const struct job_spec *job, const struct model_facts *f, struc
     s->depth = m->depth;
     s->heads = m->heads;
     s->mlp = m->ffn;
-    s->vocab = (int)f->vocab;
+    s->vocab = m->vocab > (int)f->vocab ? m->vocab : (int)f->vocab;
     s->context = m->context;
     s->kv_heads = m->kv_heads;
+    s->head_dim = m->head_dim;
+    s->qkv_bias = m->qkv_bias;
     s->rope_theta = (float)m->rope_theta;
     s->norm_eps = (float)m->norm_eps;
     const struct job_rope *rope = &m->rope_scaling;
@@ -66,7 +73,7 @@ static size_t count(const struct model_spec *s)
 static void fill(struct model *m)
 {
     const struct model_spec *s = &m->spec;
-    const int C = s->dim, kv = s->dim / s->heads * s->kv_heads;
+    const int C = s->dim, q = model_head_dim(s) * s->heads, kv = model_head_dim(s) * s->kv_heads;
 
     model_table_add(m, s->cut.embed_level, false, 2, (int[4]){s->vocab, C},
                     "model.embed_tokens.weight");
@@ -74,19 +81,24 @@ static void fill(struct model *m)
         const struct {
             const char *name;
             int out, in; /* in 0: a norm */
+            bool bias;
         } layers[] = {
-            {"input_layernorm", C, 0},    {"self_attn.q_proj", C, C},
-            {"self_attn.k_proj", kv, C},  {"self_attn.v_proj", kv, C},
-            {"self_attn.o_proj", C, C},   {"post_attention_layernorm", C, 0},
-            {"mlp.gate_proj", s->mlp, C}, {"mlp.up_proj", s->mlp, C},
-            {"mlp.down_proj", C, s->mlp},
+            {"input_layernorm", C, 0, false},         {"self_attn.q_proj", q, C, s->qkv_bias},
+            {"self_attn.k_proj", kv, C, s->qkv_bias}, {"self_attn.v_proj", kv, C, s->qkv_bias},
+            {"self_attn.o_proj", C, q, false},        {"post_attention_layernorm", C, 0, false},
+            {"mlp.gate_proj", s->mlp, C, false},      {"mlp.up_proj", s->mlp, C, false},
+            {"mlp.down_proj", C, s->mlp, false},
         };
         for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {
             char name[MODEL_NAME_MAX];
             const bool matrix = layers[j].in > 0;
-            (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, layers[j].name);
-            model_table_add(m, s->cut.block_level[i], matrix, matrix ? 2 : 1,
-                            (int[4]){layers[j].out, layers[j].in}, name);
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s%s", i, layers[j].name,
+                           layers[j].bias ? "" : ".weight");
+            if (layers[j].bias)
+                model_table_linear(m, s->cut.block_level[i], name, layers[j].out, layers[j].in);
+            else
+                model_table_add(m, s->cut.block_level[i], matrix, matrix ? 2 : 1,
+                                (int[4]){layers[j].out, layers[j].in}, name);
         }
     }
     model_table_add(m, s->cut.head_level, false, 1, (int[4]){C}, "model.norm.weight");
@@ -103,7 +115,9 @@ static bool ends_with(const char *s, const char *tail)
 static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
                  uint64_t stream, float *p)
 {
-    if (t->rank == 1) { /* a norm */
+    if (t->rank == 1) { /* a norm, or a bias, which stays 0 */
+        if (ends_with(t->name, ".bias"))
+            return;
         for (uint64_t j = 0; j < t->count; j++)
             p[j] = 1.0f;
         return;
@@ -116,15 +130,15 @@ static void init(const struct model_tensor *t, const struct model_spec *s, uint6
 
 static double macs(const struct model_spec *s, double T)
 {
-    const double C = s->dim, kv = C / s->heads * s->kv_heads;
-    const double block = 2 * C * C + 2 * C * kv + 3 * C * s->mlp + 2 * T * C;
+    const double C = s->dim, q = model_head_dim(s) * s->heads, kv = model_head_dim(s) * s->kv_heads;
+    const double block = 2 * C * q + 2 * C * kv + 3 * C * s->mlp + 2 * T * q;
     return T * (s->depth * block + C * s->vocab);
 }
 
 static void blocks(const struct model_spec *s, int *first, int *each)
 {
     *first = L_BLOCKS;
-    *each = L_PER_BLOCK;
+    *each = model_llama_block(s, 1, (enum model_llama_block_index)0) - L_BLOCKS;
 }
 
 const struct model_family model_llama = {

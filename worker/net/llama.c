@@ -6,7 +6,7 @@
 #define SLICE_BYTES (64u << 20) /* bytes of logits at a time */
 #define SLICE_LEAST 64
 
-/* R rows of tokens (B texts of T), C channels, H query heads, K key heads, D = C/H, M
+/* R rows of tokens (B texts of T), C channels, H query heads and K key heads of width D, M
  * hidden width of the MLP, V vocabulary; "(dt)" is bf16 or f32.  One block, with the
  * activations kept for its backward:
  *
@@ -32,7 +32,7 @@ struct llama_block_grads {
 struct llama_block {
     struct llama_norm n1, n2;
     void *qkv;                  /* (R,(H+2K)D) (dt) after rope */
-    void *o;                    /* (R,C) (dt) */
+    void *o;                    /* (R,H,D) (dt) */
     float *lse;                 /* (B,H,T); NULL without gradients */
     void *gu;                   /* (R,2M) (dt) gate and up */
     void *act;                  /* (R,M) (dt) */
@@ -59,7 +59,7 @@ struct llama_slot {
 
     /* Backward only. */
     float *dx; /* (R,C) */
-    void *dh;  /* (R,C) (dt) */
+    void *dh;  /* (R,max(C,H*D)) (dt) */
 };
 
 struct llama {
@@ -113,6 +113,24 @@ static int qkv_width(const struct llama *l)
     return (l->H + 2 * l->K) * l->D;
 }
 
+/* The table index of a tensor of block b. */
+static int tensor(const struct llama *l, int b, enum model_llama_block_index i)
+{
+    return model_llama_block(&l->weights.m->spec, b, i);
+}
+
+static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out)
+{
+    return (struct weights_linear){.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
+}
+
+static struct weights_linear qkv_linear(const struct llama *l, int b, int64_t rows)
+{
+    struct weights_linear lin = linear(tensor(l, b, L_Q), rows, l->C, qkv_width(l));
+    lin.no_bias = !l->weights.m->spec.qkv_bias;
+    return lin;
+}
+
 /* ---- memory ---- */
 
 /* Memory for one block's activations.  In NET_FORWARD and NET_RECOMPUTE all blocks share
@@ -126,7 +144,7 @@ static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
     arena_add(a, &b->n1.rstd, rows * sizeof(float));
     arena_add(a, &b->n1.h, rows * C * e);
     arena_add(a, &b->qkv, rows * (uint64_t)qkv_width(l) * e);
-    arena_add(a, &b->o, rows * C * e);
+    arena_add(a, &b->o, rows * (uint64_t)(l->H * l->D) * e);
     if (train) {
         arena_add(a, &b->lse, rows * (uint64_t)l->H * sizeof(float));
         arena_add(a, &b->n2.x, rows * C * sizeof(float)); /* else x1, in place */
@@ -159,7 +177,7 @@ static void plan_blocks(struct llama *l, const struct llama_slot *s, uint64_t ro
 
 static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
 {
-    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C;
+    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, o = (uint64_t)(l->H * l->D);
     struct arena *a = &l->arena;
 
     plan_blocks(l, s, rows);
@@ -172,7 +190,7 @@ static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
     if (l->net.opt.mode == NET_FORWARD)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
-    arena_add(a, &s->dh, rows * C * e);
+    arena_add(a, &s->dh, rows * (o > C ? o : C) * e);
     if (!l->net.opt.split)
         return;
     struct llama_block_grads *g = &s->blocks[l->part.to - 1].d;
@@ -242,7 +260,7 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
     l->C = s->dim;
     l->H = s->heads;
     l->K = s->kv_heads;
-    l->D = s->dim / s->heads;
+    l->D = model_head_dim(s);
     l->M = s->mlp;
     l->V = s->vocab;
     l->head = model_llama_head(s);
@@ -418,7 +436,7 @@ static void take(struct llama *l, struct llama_slot *s, unsigned from, unsigned 
 static void product(struct llama *l, void *y, enum dtype y_dt, const void *x, int w, int64_t rows,
                     int64_t in, int64_t out)
 {
-    struct weights_linear lin = {.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
+    const struct weights_linear lin = linear(w, rows, in, out);
     weights_forward(&l->weights, &lin, y, y_dt, 0, x, 0);
 }
 
@@ -509,16 +527,17 @@ static void block_forward(struct llama *l, const struct llama_slot *s, int b, bo
 {
     const struct llama_block *p = &s->blocks[b];
     const int64_t rows = s->rows, C = l->C, M = l->M;
+    const struct weights_linear qkv = qkv_linear(l, b, rows);
 
-    product(l, p->qkv, l->dt, p->n1.h, model_llama_block(b, L_Q), rows, C, qkv_width(l));
+    weights_forward(&l->weights, &qkv, p->qkv, l->dt, 0, p->n1.h, 0);
     turn(l, s, p->qkv, false);
     attend(l, s, b);
-    product(l, s->y, l->dt, p->o, model_llama_block(b, L_O), rows, C, C);
-    norm_forward(l, s, &p->n2, model_llama_block(b, L_NORM2), p->n1.x, s->y);
-    product(l, p->gu, l->dt, p->n2.h, model_llama_block(b, L_GATE), rows, C, 2 * M);
+    product(l, s->y, l->dt, p->o, tensor(l, b, L_O), rows, (int64_t)l->H * l->D, C);
+    norm_forward(l, s, &p->n2, tensor(l, b, L_NORM2), p->n1.x, s->y);
+    product(l, p->gu, l->dt, p->n2.h, tensor(l, b, L_GATE), rows, C, 2 * M);
     op(l, l->ops->swiglu_fwd(l->dev, p->act, p->gu, rows, M, l->dt, l->stream), "swiglu_fwd");
     if (with_down)
-        product(l, s->y, l->dt, p->act, model_llama_block(b, L_DOWN), rows, M, C);
+        product(l, s->y, l->dt, p->act, tensor(l, b, L_DOWN), rows, M, C);
 }
 
 /* From the tokens, or the output of the part before, to y, or with the last part to hf. */
@@ -533,7 +552,7 @@ static void run(struct llama *l, const struct llama_slot *s, const struct model_
     for (int b = part->from; b < part->to; b++) {
         const struct llama_norm *n = &s->blocks[b].n1;
         const bool add = b > part->from;
-        norm_forward(l, s, n, model_llama_block(b, L_NORM1), add ? s->blocks[b - 1].n2.x : n->x,
+        norm_forward(l, s, n, tensor(l, b, L_NORM1), add ? s->blocks[b - 1].n2.x : n->x,
                      add ? s->y : NULL);
         block_forward(l, s, b, true);
     }
@@ -640,11 +659,6 @@ int llama_logits(struct llama *l, const struct batch *b, float *logits, struct e
 
 /* ---- backward ---- */
 
-static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out)
-{
-    return (struct weights_linear){.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
-}
-
 /* Backward of a norm and the addition before it: from dh to dx and dy, the gradient of the added
  * branch; NULL: nothing was added. */
 static void norm_backward(struct llama *l, const struct llama_slot *s, const struct llama_norm *n,
@@ -671,9 +685,8 @@ static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, boo
 {
     const int64_t rows = s->rows;
     const struct llama_block *p = &s->blocks[b];
-    const struct weights_linear gu =
-        linear(model_llama_block(b, L_GATE), rows, l->C, 2 * (int64_t)l->M);
-    const struct weights_linear down = linear(model_llama_block(b, L_DOWN), rows, l->M, l->C);
+    const struct weights_linear gu = linear(tensor(l, b, L_GATE), rows, l->C, 2 * (int64_t)l->M);
+    const struct weights_linear down = linear(tensor(l, b, L_DOWN), rows, l->M, l->C);
     struct weights *w = &l->weights;
 
     weights_grad_later(w, &down, p->d.down, 0, p->act, 0, first);
@@ -688,9 +701,9 @@ static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, boo
 static void attention_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const struct llama_block *p = &s->blocks[b];
-    const struct weights_linear qkv =
-        linear(model_llama_block(b, L_Q), s->rows, l->C, qkv_width(l));
-    const struct weights_linear out = linear(model_llama_block(b, L_O), s->rows, l->C, l->C);
+    const struct weights_linear qkv = qkv_linear(l, b, s->rows);
+    const struct weights_linear out =
+        linear(tensor(l, b, L_O), s->rows, (int64_t)l->H * l->D, l->C);
     struct weights *w = &l->weights;
 
     weights_grad_later(w, &out, p->d.o, 0, p->o, 0, first);
@@ -720,11 +733,11 @@ static void block_backward(struct llama *l, const struct llama_slot *s, int b, b
 {
     const struct llama_block *p = &s->blocks[b];
     if (l->net.opt.mode == NET_RECOMPUTE) { /* which has kept x of n1 */
-        norm_forward(l, s, &p->n1, model_llama_block(b, L_NORM1), p->n1.x, NULL);
+        norm_forward(l, s, &p->n1, tensor(l, b, L_NORM1), p->n1.x, NULL);
         block_forward(l, s, b, false);
     }
     mlp_backward(l, s, b, first);
-    norm_backward(l, s, &p->n2, model_llama_block(b, L_NORM2), false, p->d.o);
+    norm_backward(l, s, &p->n2, tensor(l, b, L_NORM2), false, p->d.o);
     attention_backward(l, s, b, first);
 }
 
@@ -745,9 +758,8 @@ static int llama_backward(struct net *n, const struct model_part *part, int slot
     }
     for (int b = part->to - 1; b >= part->from; b--) {
         block_backward(l, s, b, micro->first);
-        weights_ready_matrices(&l->weights, model_llama_block(b, L_Q),
-                               model_llama_block(b, L_DOWN));
-        norm_backward(l, s, &s->blocks[b].n1, model_llama_block(b, L_NORM1), false,
+        weights_ready_matrices(&l->weights, tensor(l, b, L_Q), tensor(l, b, L_DOWN));
+        norm_backward(l, s, &s->blocks[b].n1, tensor(l, b, L_NORM1), false,
                       b > part->from ? s->blocks[b - 1].d.down : NULL);
     }
     if (part->from == 0)

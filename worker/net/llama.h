@@ -1,8 +1,8 @@
 /* A Llama decoder on a device (Touvron et al. 2023), behind struct net (worker/net/net.h):
  * RMSNorm, rotary positions, grouped-query causal attention that keeps packed documents
  * apart, SwiGLU, tied or untied head.  Names, shapes and arithmetic are those of
- * LlamaForCausalLM; activations and products are bf16 or f32, the residual stream,
- * norms, losses and gradients of weights f32.
+ * LlamaForCausalLM and its relatives (worker/model/model.h); activations and products are bf16 or
+ * f32, the residual stream, norms, losses and gradients of weights f32.
  *
  *   x0 = embed[token]
  *   x  = x + o_proj(attention(rope(q), rope(k), v))      of RMSNorm(x)

@@ -83,6 +83,15 @@ static inline struct model_spec tiny_llama(void)
     };
 }
 
+/* One with all that a class beside Llama has; heads are wider than dim. */
+static inline struct model_spec tiny_qwen(void)
+{
+    struct model_spec s = tiny_llama();
+    s.head_dim = 16;
+    s.qkv_bias = true;
+    return s;
+}
+
 static inline struct train_options tiny_options(void)
 {
     return (struct train_options){

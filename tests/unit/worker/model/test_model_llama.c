@@ -44,7 +44,7 @@ static void test_table(void **state)
     assert_int_equal(must_find(m, "lm_head.weight") - m->tensors, model_llama_head(&spec));
     /* q, k, v are one matrix, gate and up another. */
     const struct model_tensor *q = must_find(m, "model.layers.0.self_attn.q_proj.weight");
-    assert_int_equal(q - m->tensors, model_llama_block(0, L_Q));
+    assert_int_equal(q - m->tensors, model_llama_block(&spec, 0, L_Q));
     assert_int_equal(q[1].offset, q->offset + q->count);
     assert_int_equal(q[2].offset, q[1].offset + q[1].count);
 
@@ -68,8 +68,71 @@ static void test_table(void **state)
     model_free(m);
 }
 
+/* Wider heads with biases, and an embedding of more rows than there are ids. */
+static void test_relatives(void **state)
+{
+    struct job_spec job = {.model = {.type = JOB_MODEL_LLAMA,
+                                     .dim = 12,
+                                     .depth = 2,
+                                     .heads = 3,
+                                     .kv_heads = 1,
+                                     .head_dim = 16,
+                                     .qkv_bias = true,
+                                     .ffn = 20,
+                                     .vocab = 300,
+                                     .context = 16,
+                                     .rope_theta = 10000,
+                                     .norm_eps = 1e-6}};
+    struct model_facts facts = {.vocab = 257};
+    struct model_spec spec;
+    OK(model_spec_from_job(&job, &facts, &spec, err));
+    assert_int_equal(spec.vocab, 300);
+    struct model *m = make(spec);
+    const struct model_tensor *q = must_find(m, "model.layers.1.self_attn.q_proj.weight");
+    assert_int_equal(q - m->tensors, model_llama_block(&spec, 1, L_Q));
+    assert_int_equal(q->shape[0], 48);
+    assert_int_equal(q->shape[1], 12);
+    assert_int_equal(q[2].offset, q->offset + q->count); /* k and v, and their biases */
+    assert_int_equal(q[4].offset, q[2].offset + q[2].count);
+    assert_int_equal(q[3].offset, q[1].offset + q[1].count);
+    assert_int_equal(q[5].offset, q[3].offset + q[3].count);
+    assert_string_equal(q[5].name, "model.layers.1.self_attn.v_proj.bias");
+    assert_false(q[5].decay);
+    assert_int_equal(must_find(m, "model.layers.1.self_attn.o_proj.weight")->shape[1], 48);
+    assert_ptr_equal(must_find(m, "model.layers.1.self_attn.o_proj.weight"),
+                     &m->tensors[model_llama_block(&spec, 1, L_O)]);
+    assert_ptr_equal(must_find(m, "lm_head.weight"), &m->tensors[m->n - 1]);
+    float *flat = model_flat_new(m);
+    model_init(m, 3, flat);
+    assert_true(flat[q[1].offset] == 0 && flat[q[0].offset] != 0);
+    mem_free(flat);
+    model_free(m);
+    /* Qwen2.5-0.5B and Mistral-7B-v0.3 as they are published. */
+    const struct {
+        int dim, depth, heads, kv_heads, ffn, vocab;
+        bool qwen;
+        uint64_t params;
+    } rows[] = {{896, 24, 14, 2, 4864, 151936, true, 494032768},
+                {4096, 32, 32, 8, 14336, 32768, false, 7248023552}};
+    for (int i = 0; i < 2; i++) {
+        struct model_spec s = spec;
+        s.dim = rows[i].dim, s.depth = rows[i].depth, s.heads = rows[i].heads;
+        s.kv_heads = rows[i].kv_heads, s.mlp = rows[i].ffn, s.vocab = rows[i].vocab;
+        s.head_dim = 0, s.qkv_bias = s.tied = rows[i].qwen;
+        m = make(s);
+        assert_true(m->params == rows[i].params);
+        model_free(m);
+    }
+    facts.vocab = 400; /* never fewer than there are ids */
+    OK(model_spec_from_job(&job, &facts, &spec, err));
+    assert_int_equal(spec.vocab, 400);
+}
+
 static void test_bad_specs(void **state)
 {
+    BAD(tiny_qwen, head_dim = 8, "model.qkv_bias needs keys whose width is a multiple of 16");
+    BAD(tiny_qwen, dim = 18, "multiples of 4");
+    BAD(tiny_qwen, head_dim = 132, "at most 128");
     BAD(tiny_llama, vocab = 1, "token ids");
     BAD(tiny_llama, context = 1, "context");
     BAD(tiny_llama, kv_heads = 4, "kv_heads");
@@ -83,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_from_job),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_relatives),
         cmocka_unit_test(test_bad_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -160,6 +160,8 @@ static void llama(void **state)
     as_computed(&s, 0);
     s.tied = true;
     as_computed(&s, 0);
+    s = tiny_qwen();
+    as_computed(&s, 0);
 }
 
 /* Packed texts are texts of their own, padding is nothing. */

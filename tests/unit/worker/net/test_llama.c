@@ -14,7 +14,10 @@
 
 enum { ROWS = 3, SEQ = 10, VOCAB = 19 };
 
-static struct model_spec spec_of(bool tied)
+/* A head of its own, or a tied one; biases, and heads that are wider than dim. */
+enum kind { PLAIN, TIED, QWEN, KINDS };
+
+static struct model_spec spec_of(enum kind kind)
 {
     return (struct model_spec){
         .kind = MODEL_LLAMA,
@@ -27,7 +30,9 @@ static struct model_spec spec_of(bool tied)
         .context = SEQ,
         .rope_theta = 100.0f, /* short texts, so that every pair turns */
         .norm_eps = 1e-5f,
-        .tied = tied,
+        .tied = kind == TIED,
+        .head_dim = kind == QWEN ? 16 : 0,
+        .qkv_bias = kind == QWEN,
         .cut = {.n_levels = 1},
     };
 }
@@ -72,8 +77,8 @@ static void fill_texts(struct texts *t)
 
 struct fixture {
     struct device *dev, *fast;
-    struct model *m[2]; /* own head, tied head */
-    float *flat[2];
+    struct model *m[KINDS];
+    float *flat[KINDS];
     struct texts texts;
 };
 
@@ -92,8 +97,8 @@ static int setup(void **state)
     static struct fixture f;
     OK(device_open("cpu-ref", 1, &f.dev, err));
     OK(device_open("cpu", 2, &f.fast, err));
-    for (int i = 0; i < 2; i++) {
-        struct model_spec spec = spec_of(i == 1);
+    for (int i = 0; i < KINDS; i++) {
+        struct model_spec spec = spec_of((enum kind)i);
         OK(model_new(&spec, &f.m[i], err));
         f.flat[i] = random_weights(f.m[i]);
     }
@@ -105,7 +110,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KINDS; i++) {
         mem_free(f->flat[i]);
         model_free(f->m[i]);
     }
@@ -172,14 +177,14 @@ static void differences(struct fixture *f, int which)
 
 static void test_finite_differences(void **state)
 {
-    differences(*state, 0);
-    differences(*state, 1);
+    for (int which = 0; which < KINDS; which++)
+        differences(*state, which);
 }
 
 static void test_modes_agree(void **state)
 {
     struct fixture *f = *state;
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < KINDS; which++) {
         for (int p = 0; p < 2; p++) {
             const enum net_mode modes[] = {NET_TRAIN, NET_RECOMPUTE, NET_FORWARD};
             struct net *n[3];
@@ -211,7 +216,7 @@ static double difference(const float *a, const float *b, uint64_t n)
 static void test_devices_agree(void **state)
 {
     struct fixture *f = *state;
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < KINDS; which++) {
         for (int p = 0; p < 2; p++) {
             const enum net_precision precision = p ? NET_BF16 : NET_F32;
             struct net *a = make(f->dev, f->m[which], f->flat[which], NET_TRAIN, precision);
@@ -231,7 +236,7 @@ static void test_devices_agree(void **state)
 static void test_accumulation(void **state)
 {
     struct fixture *f = *state;
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < KINDS; which++) {
         const uint64_t flat = f->m[which]->flat;
         struct net *n = make(f->dev, f->m[which], f->flat[which], NET_TRAIN, NET_F32);
         float *whole = mem_alloc_array(flat, sizeof *whole);
@@ -255,7 +260,7 @@ static void test_slices(void **state)
 {
     struct fixture *f = *state;
     enum { SLICED = 64, BIG = 1 << 18 };
-    struct model_spec spec = spec_of(false);
+    struct model_spec spec = spec_of(PLAIN);
     spec.dim = 4;
     spec.heads = spec.kv_heads = spec.depth = 1;
     spec.vocab = BIG;
@@ -336,8 +341,10 @@ static void test_cache(void **state)
 {
     struct fixture *f = *state;
     struct err e = {0};
-    for (int p = 0; p < 2; p++) {
-        struct net *n = make(f->fast, f->m[1], f->flat[1], NET_FORWARD, p ? NET_BF16 : NET_F32);
+    for (int p = 0; p < 4; p++) {
+        const enum kind kind = p < 2 ? TIED : QWEN;
+        struct net *n =
+            make(f->fast, f->m[kind], f->flat[kind], NET_FORWARD, p % 2 ? NET_BF16 : NET_F32);
         struct llama *l = llama_of(n);
         struct llama_cache *c;
         assert_non_null(l);
@@ -356,7 +363,7 @@ static void test_cache(void **state)
                 OK(llama_read(c, ids + at, pieces[i], got, err));
                 assert_int_equal(llama_cache_room(c), SEQ - at - pieces[i]);
                 assert_true(difference(got, want + (at + pieces[i] - 1) * VOCAB, VOCAB) <
-                            (p ? 0.03 : 1e-5));
+                            (p % 2 ? 0.03 : 1e-5));
             }
             assert_int_equal(llama_cache_room(c), 0);
             assert_int_equal(llama_read(c, ids, 1, got, &e), -EINVAL);

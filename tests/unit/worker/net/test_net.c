@@ -207,6 +207,7 @@ static void test_llama(void **state)
     (void)state;
     tied.tied = true;
     compare(tiny_llama());
+    compare(tiny_qwen());
     compare(tied);
 }
 
