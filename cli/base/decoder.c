@@ -5,14 +5,51 @@
 #include "common/base/file.h"
 #include "common/data/tokenizer.h"
 
-static int check_kind(const char *dir, const json_t *config, struct err *err)
+static const struct decoder decoders[] = {
+    {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM", .window = 4096},
+    {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .window = 4096, .asks = true},
+};
+#define DECODERS "'llama', 'mistral' or 'qwen2'"
+
+const struct decoder *decoder_of(const struct job_model *m)
+{
+    const struct decoder *d = decoders;
+    while (d->qkv_bias != m->qkv_bias)
+        d++;
+    return d;
+}
+
+static int find(const char *dir, const json_t *config, const struct decoder **ret, struct err *err)
 {
     const char *kind = cli_str(config, "model_type", cli_str(config, "_class_name", "(not said)"));
-    return strcmp(kind, "llama") == 0
-               ? 0
-               : err_set(err, -ERR_CONFIG,
-                         "%s/config.json is of a model of type '%s'; the job's model needs 'llama'",
-                         dir, kind);
+    for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++) {
+        if (strcmp(kind, decoders[i].type) == 0) {
+            *ret = &decoders[i];
+            return 0;
+        }
+    }
+    return err_set(
+        err, -ERR_CONFIG,
+        "%s/config.json is of a model of type '%s'; a llama can be one of type " DECODERS, dir,
+        kind);
+}
+
+/* How many tokens a token sees, itself included; 0: all. */
+static long long window_of(const struct decoder *d, const json_t *config)
+{
+    const json_t *window = json_object_get(config, "sliding_window");
+    if (d->asks && !json_is_true(json_object_get(config, "use_sliding_window")))
+        return 0;
+    return window && d->window ? json_integer_value(window) : d->window;
+}
+
+/* The width of a head; null and no value are the same. */
+static int head_dim(const json_t *config)
+{
+    const int heads = (int)cli_int(config, "num_attention_heads", 1);
+    return (int)cli_int(config, "head_dim",
+                        heads > 0 ? cli_int(config, "hidden_size", 0) / heads : 0);
 }
 
 /* The base of the rotary positions, from the place of old or of new configurations. */
@@ -32,15 +69,29 @@ static const json_t *rope_scaling(const json_t *config, const char **ret_type)
     return scaling;
 }
 
-/* Refuses options of a LlamaForCausalLM that the decoder does not have. */
-static int check_llama_variants(const char *dir, const json_t *config, const struct job_rope *rope,
-                                struct err *err)
+/* Refuses options of a class that our decoder does not have. */
+static int check_variants(const char *dir, const json_t *config, const struct decoder *d,
+                          const struct job_model *m, struct err *err)
 {
-    static const char *const known[] = {
-        [JOB_ROPE_DEFAULT] = "default",
-        [JOB_ROPE_LLAMA3] = "llama3",
-    };
+    const long long window = window_of(d, config);
+    const double turned = cli_num(config, "partial_rotary_factor", 1);
     const char *act = cli_str(config, "hidden_act", "silu");
+    if (d->qkv_bias != m->qkv_bias)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json is of a %s, %s biases of queries, keys and values, but the "
+                       "job's model.qkv_bias is %s",
+                       dir, d->type, d->qkv_bias ? "with" : "without",
+                       m->qkv_bias ? "true" : "false");
+    if (window > 0 && window < m->context)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has a sliding_window of %lld tokens, but the job's "
+                       "model.context is %d: set model.context to at most that",
+                       dir, window, m->context);
+    if (turned != 1)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has partial_rotary_factor %g; only heads that turn as a "
+                       "whole are supported",
+                       dir, turned);
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json has hidden_act '%s'; only silu is supported", dir, act);
@@ -48,8 +99,18 @@ static int check_llama_variants(const char *dir, const json_t *config, const str
         json_is_true(json_object_get(config, "mlp_bias")))
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json has attention_bias or mlp_bias; layers with biases are "
-                       "not supported",
+                       "not supported, but for the queries, keys and values of a qwen2",
                        dir);
+    return 0;
+}
+
+static int check_rope(const char *dir, const json_t *config, const struct job_rope *rope,
+                      struct err *err)
+{
+    static const char *const known[] = {
+        [JOB_ROPE_DEFAULT] = "default",
+        [JOB_ROPE_LLAMA3] = "llama3",
+    };
     const char *type;
     const json_t *scaling = rope_scaling(config, &type);
     if (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)
@@ -74,18 +135,22 @@ static int check_llama_variants(const char *dir, const json_t *config, const str
                : 0;
 }
 
+long long decoder_vocab(const struct job_model *m, const struct tokenizer *t)
+{
+    const long long ids = tokenizer_vocab(t);
+    return m->vocab > ids ? m->vocab : ids;
+}
+
 static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
                             const struct tokenizer *t, struct err *err)
 {
     const long long theirs = cli_int(config, "vocab_size", 0), ours = tokenizer_vocab(t);
     char padded[160] = "";
-    if (theirs == ours)
+    if (theirs == decoder_vocab(&spec->model, t))
         return 0;
     if (theirs > ours)
         (void)snprintf(padded, sizeof padded,
-                       "; if it is that, the embeddings are padded, which is not supported: cut "
-                       "them with resize_token_embeddings(%lld) of transformers",
-                       ours);
+                       "; if it is that, the embedding is padded: set model.vocab to %lld", theirs);
     return err_set(err, -ERR_CONFIG,
                    "%s/config.json has a vocabulary of %lld, but %s has %lld tokens: set "
                    "data.tokenizer to the tokenizer.json that the model was trained with%s",
@@ -147,17 +212,20 @@ int decoder_check(const char *dir, const json_t *config, const struct job_spec *
         {"num_hidden_layers", "model.depth", m->depth, NAN},
         {"num_attention_heads", "model.heads", m->heads, NAN},
         {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
-        {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
+        {"head_dim", "model.head_dim", m->head_dim, .theirs = head_dim(config)},
         {"intermediate_size", "model.ffn", m->ffn, NAN},
         {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
         {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(config)},
         {"tie_word_embeddings", "model.tied", m->tied, .yes_or_no = true},
     };
-    int rc = check_kind(dir, config, err);
+    const struct decoder *d = NULL;
+    int rc = find(dir, config, &d, err);
     if (rc == 0)
         rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
     if (rc == 0)
-        rc = check_llama_variants(dir, config, &m->rope_scaling, err);
+        rc = check_variants(dir, config, d, m, err);
+    if (rc == 0)
+        rc = check_rope(dir, config, &m->rope_scaling, err);
     if (rc == 0)
         rc = check_vocabulary(dir, config, spec, facts->tokenizer, err);
     return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
@@ -166,7 +234,8 @@ int decoder_check(const char *dir, const json_t *config, const struct job_spec *
 int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
                   char **ret_tokenizer, struct err *err)
 {
-    int rc = check_kind(dir, config, err);
+    const struct decoder *d = NULL;
+    int rc = find(dir, config, &d, err);
     if (rc < 0)
         return rc;
     const int heads = (int)cli_int(config, "num_attention_heads", 0);
@@ -178,6 +247,9 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
         .depth = (int)cli_int(config, "num_hidden_layers", 0),
         .heads = heads,
         .kv_heads = (int)cli_int(config, "num_key_value_heads", heads),
+        .head_dim = head_dim(config),
+        .qkv_bias = d->qkv_bias,
+        .vocab = (int)cli_int(config, "vocab_size", 0),
         .ffn = (int)cli_int(config, "intermediate_size", 0),
         .context = (int)cli_int(config, "max_position_embeddings", 2048),
         .rope_theta = rope_theta(config),

@@ -399,8 +399,9 @@ static void expect_llama(struct tensors *t, const struct job_spec *spec,
                          const struct model_folder_facts *facts)
 {
     const struct job_model *m = &spec->model;
-    const int64_t vocab = tokenizer_vocab(facts->tokenizer);
-    const int64_t C = m->dim, kv = (int64_t)(m->dim / m->heads) * m->kv_heads;
+    const int64_t vocab = decoder_vocab(m, facts->tokenizer);
+    const int64_t C = m->dim, q = (int64_t)m->head_dim * m->heads,
+                  kv = (int64_t)m->head_dim * m->kv_heads;
 
     expect(t, "model.embed_tokens.weight", 2, (int64_t[4]){vocab, C});
     for (int b = 0; b < m->depth; b++) {
@@ -410,10 +411,10 @@ static void expect_llama(struct tensors *t, const struct job_spec *spec,
         expect(t, name, 1, (int64_t[4]){C});
         (void)snprintf(name, sizeof name, "%spost_attention_layernorm.weight", prefix);
         expect(t, name, 1, (int64_t[4]){C});
-        expect_linear(t, prefix, "self_attn.q_proj", false, C, C);
-        expect_linear(t, prefix, "self_attn.k_proj", false, kv, C);
-        expect_linear(t, prefix, "self_attn.v_proj", false, kv, C);
-        expect_linear(t, prefix, "self_attn.o_proj", false, C, C);
+        expect_linear(t, prefix, "self_attn.q_proj", m->qkv_bias, q, C);
+        expect_linear(t, prefix, "self_attn.k_proj", m->qkv_bias, kv, C);
+        expect_linear(t, prefix, "self_attn.v_proj", m->qkv_bias, kv, C);
+        expect_linear(t, prefix, "self_attn.o_proj", false, C, q);
         expect_linear(t, prefix, "mlp.gate_proj", false, m->ffn, C);
         expect_linear(t, prefix, "mlp.up_proj", false, m->ffn, C);
         expect_linear(t, prefix, "mlp.down_proj", false, C, m->ffn);

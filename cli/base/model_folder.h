@@ -34,7 +34,7 @@ int model_folder_check(const char *dir, const struct job_spec *spec,
 int model_folder_weights(const char *given, const struct job_spec *spec, struct file_names *ret,
                          struct err *err);
 
-/* What a job file says of the sizes of a folder's LlamaForCausalLM, in *ret, which has as its
+/* What a job file says of the sizes of a folder's language model, in *ret, which has as its
  * context the most tokens that the model takes; and the path of its tokenizer (mem_free), NULL: it
  * has none. Whether a job may have them, job_parse and model_folder_check say. */
 int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokenizer,

@@ -209,6 +209,12 @@ static void write_from(const struct new_job *job, FILE *out)
     line(out, "blocks", "depth: %d", m->depth);
     line(out, "attention heads", "heads: %d", m->heads);
     line(out, "heads of keys and values", "kv_heads: %d", m->kv_heads);
+    if (m->head_dim > 0 && m->head_dim * m->heads != m->dim)
+        line(out, "width of a head", "head_dim: %d", m->head_dim);
+    if (m->qkv_bias)
+        line(out, "queries, keys and values have biases", "qkv_bias: true");
+    if (m->vocab > (int)job->vocab)
+        line(out, "rows of the embedding, more than the tokenizer has ids", "vocab: %d", m->vocab);
     line(out, "hidden width of a block's SwiGLU", "ffn: %d", m->ffn);
     line(out, "base of the rotary positions", "rope_theta: %.10g", m->rope_theta);
     const struct job_rope *r = &m->rope_scaling;

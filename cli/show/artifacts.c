@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/decoder.h"
 #include "cli/base/moving.h"
 #include "cli/show/loss_svg.h"
 #include "cli/show/metrics.h"
@@ -331,18 +332,21 @@ static json_t *llama_config(const json_t *job, const struct job_spec *spec, cons
     json_t *scaling = rope_scaling(&m->rope_scaling);
     json_t *rope = scaling ? json_copy(scaling) : json_pack("{s:s}", "rope_type", "default");
     json_object_set_new(rope, "rope_theta", json_real(m->rope_theta));
+    const struct decoder *d = decoder_of(m);
+    const json_int_t ids = cli_int(job, "vocab", 0);
     return json_pack(
         "{s:[s],s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:f,s:f,s:b,s:f,s:o,s:o,s:b,s:b,s:f,"
         "s:i,s:b,s:o,s:o,s:n,s:s}",
-        "architectures", "LlamaForCausalLM", "model_type", "llama", "_name_or_path", spec->name,
-        "vocab_size", cli_int(job, "vocab", 0), "hidden_size", m->dim, "intermediate_size", m->ffn,
-        "num_hidden_layers", m->depth, "num_attention_heads", m->heads, "num_key_value_heads",
-        m->kv_heads, "head_dim", m->dim / m->heads, "hidden_act", "silu", "max_position_embeddings",
-        m->context, "initializer_range", 0.02, "rms_norm_eps", m->norm_eps, "tie_word_embeddings",
-        (int)m->tied, "rope_theta", m->rope_theta, "rope_parameters", rope, "rope_scaling",
-        scaling ? scaling : json_null(), "attention_bias", 0, "mlp_bias", 0, "attention_dropout",
-        0.0, "pretraining_tp", 1, "use_cache", 1, "bos_token_id", id_or_null(ends->bos),
-        "eos_token_id", id_or_null(ends->eos), "pad_token_id", "torch_dtype", "float32");
+        "architectures", d->class, "model_type", d->type, "_name_or_path", spec->name, "vocab_size",
+        m->vocab > ids ? (json_int_t)m->vocab : ids, "hidden_size", m->dim, "intermediate_size",
+        m->ffn, "num_hidden_layers", m->depth, "num_attention_heads", m->heads,
+        "num_key_value_heads", m->kv_heads, "head_dim", m->head_dim, "hidden_act", "silu",
+        "max_position_embeddings", m->context, "initializer_range", 0.02, "rms_norm_eps",
+        m->norm_eps, "tie_word_embeddings", (int)m->tied, "rope_theta", m->rope_theta,
+        "rope_parameters", rope, "rope_scaling", scaling ? scaling : json_null(), "attention_bias",
+        0, "mlp_bias", 0, "attention_dropout", 0.0, "pretraining_tp", 1, "use_cache", 1,
+        "bos_token_id", id_or_null(ends->bos), "eos_token_id", id_or_null(ends->eos),
+        "pad_token_id", "torch_dtype", "float32");
 }
 
 static json_t *generation_config(const struct job_spec *spec, const struct ends *ends)

@@ -19,7 +19,7 @@ int models_check_folders(const struct job_spec *spec, const char *dir, struct er
  *
  *   dit     config.json with the names of the original code
  *   llama   config.json and generation_config.json as transformers reads them
- *           (LlamaForCausalLM), tokenizer.json or .model and tokenizer_config.json: the
+ *           (of its class), tokenizer.json or .model and tokenizer_config.json: the
  *           job's own, or for byte tokens a byte-level BPE without merges that has our ids;
  *           but a file of its warm start's folder stands, config.json with the present dtype
  *   others  the files of the warm start that are no weights

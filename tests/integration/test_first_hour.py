@@ -162,9 +162,14 @@ def test_new_for_text(tmp_path):
     assert skerry("check", tmp_path / "book.yaml").returncode == 0
 
 
-def test_new_from_a_model(tmp_path):
+MISTRAL = dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=None)
+QWEN2 = dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", use_sliding_window=False, sliding_window=100, head_dim=16, bias=True, padding=6)
+
+
+@pytest.mark.parametrize("kind, keys", [({}, {}), (MISTRAL, {}), (QWEN2, {"head_dim": 16, "qkv_bias": True, "vocab": 264})], ids=["llama", "mistral", "qwen2"])
+def test_new_from_a_model(tmp_path, kind, keys):
     """Its sizes and its tokenizer are taken, its shards joined, and what it learns comes back as the model that it was."""
-    frozen_models.llama(tmp_path / "chat")
+    frozen_models.llama(tmp_path / "chat", **kind)
     (tmp_path / "chat" / "checkpoint-500").mkdir()
     (tmp_path / "chat" / "checkpoint-500" / "tokenizer.json").write_text("of another", encoding="utf-8")
     (tmp_path / "book.txt").write_text("it was a dark and stormy night, and so on\n" * 2000, encoding="utf-8")
@@ -174,7 +179,7 @@ def test_new_from_a_model(tmp_path):
     job = yaml.safe_load(path.read_text(encoding="utf-8"))
     job["model"]["norm_eps"] = float(job["model"]["norm_eps"])  # PyYAML's floats have a point
     assert job["model"] == {"type": "llama", "warm_start": "chat", "dim": 32, "depth": 2, "heads": 4, "kv_heads": 2, "ffn": 48, "context": 512,
-                            "rope_theta": 20000, "norm_eps": 1e-6, "tied": False}, job
+                            "rope_theta": 20000, "norm_eps": 1e-6, "tied": False, **keys}, job
     assert job["data"]["tokenizer"] == "chat/tokenizer.json"
     job["outer"] = {"rounds": 1, "steps": 1}
     job["eval"] = {"every": 0}

@@ -1,14 +1,18 @@
-"""Exported language models in transformers: the same logits, the same text, the same tokens.
+"""Exported language models in transformers: the same logits, the same text, the same tokens; and small random ones
+of every class that a job can start from, also the same gradients.
 Run by `make check-transformers`; takes exported folders as arguments, or trains four."""
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from exported import SCALED, WORDS, ours, train
+from dit import read_safetensors
+from exported import PROBE, SCALED, WORDS, ours, sizes_of, train
 
 TEXT = "Hello, wörld ☃\n\t 12 a\0b"
 
@@ -40,16 +44,68 @@ def check(folder, tmp):
     return model
 
 
-def start_from(model, tied, tmp):
+def start_from(model, tied, tmp, more=""):
     """A bf16 folder of save_pretrained is a warm start: two steps hardly change the weights."""
     folder = tmp / "saved"
     model.to(torch.bfloat16).save_pretrained(folder)
     (tmp / "again").mkdir()
-    again = train(tmp / "again", tied, steps=1, more=f', warm_start: "{folder}"')
-    want = model.to(torch.float32).state_dict()
-    for name, got in AutoModelForCausalLM.from_pretrained(again).state_dict().items():
+    again = train(tmp / "again", tied, steps=1, more=f', warm_start: "{folder}"{more}')
+    want, trained = model.to(torch.float32).state_dict(), AutoModelForCausalLM.from_pretrained(again)
+    assert type(trained) is type(model)
+    for name, got in trained.state_dict().items():
         assert (got - want[name]).abs().max() < 0.02, name
     print(f"{folder}: a job has started from it")
+
+
+# Sizes are those of exported.py's job; heads are wider than dim, and the embedding has rows for no token.
+SIZES = dict(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, head_dim=24,
+             vocab_size=272, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=256, eos_token_id=256, pad_token_id=None,
+             initializer_range=0.1, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
+RELATIVES = [("llama", False, {}), ("mistral", False, dict(sliding_window=None)), ("mistral", True, dict(sliding_window=64)),
+             ("qwen2", True, {}), ("qwen2", False, {})]
+
+
+def close(got, want, rtol, what):
+    error = ((got - want).abs().max() / want.abs().max().clamp_min(1e-8)).item()
+    assert error < rtol, f"{what}: relative error {error:.2g}"
+
+
+def gradients(folder, tmp):
+    """The probe's rows of several documents, whose weights are its own."""
+    subprocess.run([PROBE, "train", "cpu", "f32", sizes_of(folder), "1", tmp / "train.safetensors"], check=True)
+    got = read_safetensors(tmp / "train.safetensors")[0]
+    tokens, start, pos, target = (got[f"0.{k}"].long() for k in ("tokens", "start", "pos", "target"))
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    state = {k[3:]: v for k, v in got.items() if k.startswith("w0.")}
+    model.load_state_dict(state, strict=not model.config.tie_word_embeddings)
+    i = torch.arange(tokens.shape[1] - 1)
+    visible = (i[None, None, :] >= start[:, :, None]) & (i[None, None, :] <= i[None, :, None])
+    mask = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)[:, None]
+    logits = model(tokens[:, :-1], attention_mask=mask, position_ids=pos).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-1)
+    loss.backward()
+    close(got["logits"], logits.detach(), 2e-5, "logits")
+    close(got["losses"][0], loss.detach(), 1e-5, "loss")
+    named = dict(model.named_parameters())
+    assert named.keys() == state.keys()
+    for name, p in named.items():
+        close(got[f"g0.{name}"], p.grad, 1e-4, f"gradient of {name}")
+
+
+def relative(kind, tied, more, exported, tmp):
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, tie_word_embeddings=tied, **SIZES, **more))
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(p, std=0.5)
+    folder = tmp / "random"
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(exported / name, folder / name)
+    model = check(folder, tmp)
+    gradients(folder, tmp)
+    start_from(model, tied, tmp, f", head_dim: 24, vocab: 272, qkv_bias: {str(kind == 'qwen2').lower()}")
+    print(f"{kind}: forward, gradients and a job that starts from it agree")
 
 
 def write_tokenizer(path):
@@ -74,9 +130,13 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         tmp = pathlib.Path(name)
         given = [pathlib.Path(a) for a in sys.argv[1:]]
-        models = [check(folder, tmp) for folder in given or train_all(tmp)]
+        folders = given or train_all(tmp)
+        models = [check(folder, tmp) for folder in folders]
         if not given:
             start_from(models[1], True, tmp)
+        for n, (kind, tied, more) in enumerate([] if given else RELATIVES):
+            (tmp / str(n)).mkdir()
+            relative(kind, tied, more, folders[0], tmp / str(n))
 
 
 main()

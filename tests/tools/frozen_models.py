@@ -151,7 +151,7 @@ def clip_tokenizer(folder, words=(), length=24):
     return len(tokens)
 
 
-def llama(folder, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, positions=2048, shards=2, seed=3, **config):
+def llama(folder, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, positions=2048, shards=2, seed=3, head_dim=0, bias=False, padding=0, **config):
     """Writes a chat model as save_pretrained does: weights in shards, a byte-level tokenizer with two ends, and a chat template."""
     os.makedirs(folder, exist_ok=True)
     vocab = {c: i for i, c in enumerate(byte_alphabet())}
@@ -159,24 +159,25 @@ def llama(folder, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, positions=2048,
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     n = len(vocab) + len(ends)
-    t, kv = Tensors(seed), dim // heads * kv_heads
-    t.weight("model.embed_tokens", n, dim)
+    t, rows, q, kv = Tensors(seed), n + padding, (head_dim or dim // heads) * heads, (head_dim or dim // heads) * kv_heads
+    t.weight("model.embed_tokens", rows, dim)
     for i in range(layers):
         at = f"model.layers.{i}."
         for name in ("input_layernorm", "post_attention_layernorm"):
             t.norm(at + name, dim, bias=False)
-        for name, out, wide in (("self_attn.q_proj", dim, dim), ("self_attn.k_proj", kv, dim), ("self_attn.v_proj", kv, dim), ("self_attn.o_proj", dim, dim),
-                                ("mlp.gate_proj", ffn, dim), ("mlp.up_proj", ffn, dim), ("mlp.down_proj", dim, ffn)):
+        for name, out in (("q", q), ("k", kv), ("v", kv)):
+            (t.layer if bias else t.weight)(f"{at}self_attn.{name}_proj", out, dim)
+        for name, out, wide in (("self_attn.o_proj", dim, q), ("mlp.gate_proj", ffn, dim), ("mlp.up_proj", ffn, dim), ("mlp.down_proj", dim, ffn)):
             t.weight(at + name, out, wide)
     t.norm("model.norm", dim, bias=False)
-    t.weight("lm_head", n, dim)
+    t.weight("lm_head", rows, dim)
     where = {name: f"model-{1 + i * shards // len(t):05}-of-{shards:05}.safetensors" for i, name in enumerate(t)}
     for file in set(where.values()):
         write_safetensors(os.path.join(folder, file), {name: values for name, values in t.items() if where[name] == file})
     files = {"config.json": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "hidden_size": dim, "num_hidden_layers": layers,
-                             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": ffn, "vocab_size": n, "rms_norm_eps": 1e-6,
+                             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": ffn, "vocab_size": rows, "rms_norm_eps": 1e-6,
                              "rope_theta": 20000.0, "max_position_embeddings": positions, "tie_word_embeddings": False, "bos_token_id": n - 2,
-                             "eos_token_id": n - 1, **config},
+                             "eos_token_id": n - 1, **({"head_dim": head_dim} if head_dim else {}), **config},
              "generation_config.json": {"bos_token_id": n - 2, "eos_token_id": [n - 2, n - 1]},
              "model.safetensors.index.json": {"metadata": {}, "weight_map": where},
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": ends[0], "eos_token": ends[1], "pad_token": ends[1],

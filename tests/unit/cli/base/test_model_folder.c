@@ -44,6 +44,9 @@
 
 static const char sound_llama[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000");
+static const char sound_qwen2[] =
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, head_dim: 8, qkv_bias: true, vocab: 260, ffn: "
+          "32, context: 64, rope_theta: 5000");
 static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
 #define SHRUNK_TO(side)                                                                            \
     DIT("dim: 16, depth: 2, heads: 2, patch: 2") "upscaler: {low_side: " side "}\n"
@@ -87,13 +90,15 @@ static void finish(struct weights *f, const char *dir, const char *file)
 }
 
 /* fault: 0 none, 1 a tensor is missing, 2 one too many, 3 another shape, 4 another type, 5 a value
- * is none; 6: none, with the frequencies that older releases of transformers saved */
+ * is none; 6: none, with the frequencies that older releases of transformers saved; 7: none, those
+ * of sound_qwen2 */
 static void write_llama(const char *dir, int fault)
 {
     struct weights f = {.w = st_writer_new(), .first = fault == 5 ? 0xff : 0};
+    const uint64_t vocab = fault == 7 ? 260 : 257, wide = fault == 7 ? 2 : 1;
     char name[96];
-    put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, 257, 16);
-    put(&f, "lm_head.weight", ST_BF16, 257, 16);
+    put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, vocab, 16);
+    put(&f, "lm_head.weight", ST_BF16, vocab, 16);
     if (fault != 1)
         put(&f, "model.norm.weight", ST_F32, 16, 0);
     if (fault == 2)
@@ -105,10 +110,10 @@ static void write_llama(const char *dir, int fault)
         } layers[] = {
             {"input_layernorm", 16, 0},
             {"post_attention_layernorm", 16, 0},
-            {"self_attn.q_proj", 16, 16},
-            {"self_attn.k_proj", 8, 16},
-            {"self_attn.v_proj", fault == 3 ? 16 : 8, 16},
-            {"self_attn.o_proj", 16, 16},
+            {"self_attn.q_proj", 16 * wide, 16},
+            {"self_attn.k_proj", 8 * wide, 16},
+            {"self_attn.v_proj", fault == 3 ? 16 : 8 * wide, 16},
+            {"self_attn.o_proj", 16, 16 * wide},
             {"mlp.gate_proj", 32, 16},
             {"mlp.up_proj", 32, 16},
             {"mlp.down_proj", 16, 32},
@@ -119,6 +124,9 @@ static void write_llama(const char *dir, int fault)
         for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
             (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", b, layers[i].name);
             put(&f, name, ST_F32, layers[i].out, layers[i].in);
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s.bias", b, layers[i].name);
+            if (fault == 7 && i >= 2 && i <= 4) /* of q, k and v */
+                put(&f, name, ST_F32, layers[i].out, 0);
         }
     }
     finish(&f, dir, "model");
@@ -417,8 +425,8 @@ static void other_sizes_are_named(void **state)
         const char *yaml, *sentence;
     } rows[] = {
         {LLAMA("dim: 32, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
-         "hidden_size 16, but the job's model.dim is 32; head_dim 4, but the job's model.dim / "
-         "model.heads is 8"},
+         "hidden_size 16, but the job's model.dim is 32; head_dim 4, but the job's "
+         "model.head_dim is 8"},
         {LLAMA("dim: 16, depth: 3, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
          "num_hidden_layers 2, but the job's model.depth is 3"},
         {LLAMA("dim: 16, depth: 2, heads: 2, kv_heads: 2, ffn: 32, rope_theta: 5000"),
@@ -549,22 +557,69 @@ static void pieces_are_one_model(void **state)
     OK(check(f->llama, sound_llama, 0, &err));
 }
 
-/* Changes one key of the folder's config.json for the time of a check. */
-static void with_key(struct fixture *f, const char *key, json_t *value, const char *sentence)
+/* Changes keys of the folder's config.json for the time of a check; sentence NULL: it fits. */
+static void with_keys(const char *dir, const char *yaml, json_t *keys, const char *sentence)
 {
     struct err err = {0};
     char path[96];
-    (void)snprintf(path, sizeof path, "%s/config.json", f->llama);
+    (void)snprintf(path, sizeof path, "%s/config.json", dir);
     json_t *config = json_load_file(path, 0, NULL), *changed = json_deep_copy(config);
     assert_non_null(config);
-    json_object_set_new(changed, key, value);
+    json_object_update(changed, keys);
     assert_int_equal(json_dump_file(changed, path, 0), 0);
-    assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
-    if (!strstr(err.msg, sentence))
-        fail_msg("'%s' lacks '%s'", err.msg, sentence);
+    const int rc = check(dir, yaml, 0, &err);
+    if (rc != (sentence ? -ERR_CONFIG : 0) || !strstr(err.msg, sentence ? sentence : ""))
+        fail_msg("'%s' lacks '%s'", err.msg, sentence ? sentence : "nothing");
     assert_int_equal(json_dump_file(config, path, 0), 0);
     json_decref(config);
     json_decref(changed);
+    json_decref(keys);
+}
+
+static void with_key(struct fixture *f, const char *key, json_t *value, const char *sentence)
+{
+    with_keys(f->llama, sound_llama, json_pack("{s:o}", key, value), sentence);
+}
+
+/* What else our decoder can be: each class by what it has, and the window that would cut texts. */
+static void relatives_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char dir[64];
+    (void)snprintf(dir, sizeof dir, "%s/qwen2", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *about = json_pack("{s:s,s:i}", "spec", sound_qwen2, "vocab", 257), *config = NULL;
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
+    write_llama(dir, 7);
+    OK(check(dir, sound_qwen2, 0, &err));
+    OK(model_folder_config(dir, &config, &err));
+    assert_string_equal(json_string_value(json_object_get(config, "model_type")), "qwen2");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(config, "architectures"), 0)),
+        "Qwen2ForCausalLM");
+    json_decref(config);
+    struct job_model m;
+    char *tokenizer = NULL;
+    OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+    assert_true(m.qkv_bias && m.head_dim == 8 && m.vocab == 260);
+    mem_free(tokenizer);
+
+    const char *no = "set model.context to at most that";
+    const char *biases = "without biases of queries, keys and values, but the job's model.qkv_bias "
+                         "is true";
+    with_keys(dir, sound_qwen2, json_pack("{s:i}", "sliding_window", 32), NULL);
+    with_keys(dir, sound_qwen2,
+              json_pack("{s:i,s:b}", "sliding_window", 32, "use_sliding_window", 1), no);
+    with_keys(dir, sound_qwen2, json_pack("{s:s}", "model_type", "mistral"), biases);
+    with_key(f, "model_type", json_string("qwen2"), "of a qwen2, with biases");
+    with_key(f, "model_type", json_string("mistral"), NULL);
+    with_keys(f->llama, sound_llama,
+              json_pack("{s:s,s:n}", "model_type", "mistral", "sliding_window"), NULL);
+    with_keys(f->llama, sound_llama,
+              json_pack("{s:s,s:i}", "model_type", "mistral", "sliding_window", 63), no);
+    with_key(f, "sliding_window", json_integer(8), NULL); /* a llama has none */
 }
 
 static void variants_are_refused(void **state)
@@ -576,8 +631,11 @@ static void variants_are_refused(void **state)
     with_key(f, "vocab_size", json_integer(32000),
              "vocabulary of 32000, but the job's byte tokenizer has 257 tokens");
     with_key(f, "vocab_size", json_integer(260),
-             "padded, which is not supported: cut them with resize_token_embeddings(257)");
+             "if it is that, the embedding is padded: set model.vocab to 260");
     with_key(f, "head_dim", json_integer(8), "head_dim 8");
+    with_key(f, "head_dim", json_null(), NULL);
+    with_key(f, "partial_rotary_factor", json_real(0.5), "partial_rotary_factor 0.5");
+    with_key(f, "model_type", json_string("gpt2"), "'llama', 'mistral' or 'qwen2'");
     with_key(f, "hidden_size", json_null(), "has no hidden_size");
 }
 
@@ -631,6 +689,7 @@ int main(void)
         cmocka_unit_test(scaled_positions_fit),
         cmocka_unit_test(pieces_are_one_model),
         cmocka_unit_test(variants_are_refused),
+        cmocka_unit_test(relatives_fit),
         cmocka_unit_test(an_interrupted_check_ends),
         cmocka_unit_test(byte_tokens_are_ours),
     };
