@@ -74,7 +74,6 @@ static int check_variants(const char *dir, const json_t *config, const struct de
                           const struct job_model *m, struct err *err)
 {
     const long long window = window_of(d, config);
-    const double turned = cli_num(config, "partial_rotary_factor", 1);
     const char *act = cli_str(config, "hidden_act", "silu");
     if (d->qkv_bias != m->qkv_bias)
         return err_set(err, -ERR_CONFIG,
@@ -87,11 +86,6 @@ static int check_variants(const char *dir, const json_t *config, const struct de
                        "%s/config.json has a sliding_window of %lld tokens, but the job's "
                        "model.context is %d: set model.context to at most that",
                        dir, window, m->context);
-    if (turned != 1)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has partial_rotary_factor %g; only heads that turn as a "
-                       "whole are supported",
-                       dir, turned);
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json has hidden_act '%s'; only silu is supported", dir, act);

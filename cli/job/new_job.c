@@ -209,7 +209,7 @@ static void write_from(const struct new_job *job, FILE *out)
     line(out, "blocks", "depth: %d", m->depth);
     line(out, "attention heads", "heads: %d", m->heads);
     line(out, "heads of keys and values", "kv_heads: %d", m->kv_heads);
-    if (m->head_dim > 0 && m->head_dim * m->heads != m->dim)
+    if (m->head_dim > 0 && (int64_t)m->head_dim * m->heads != m->dim)
         line(out, "width of a head", "head_dim: %d", m->head_dim);
     if (m->qkv_bias)
         line(out, "queries, keys and values have biases", "qkv_bias: true");

@@ -141,8 +141,8 @@ static int take_pattern(struct build *b, const char *pattern)
         }
     }
     return build_refuse(b,
-                        "it splits text by the pattern %.200s; only those of GPT-2, cl100k and "
-                        "CLIP are supported",
+                        "it splits text by the pattern %.200s; only those of GPT-2, cl100k, "
+                        "Qwen 2 and CLIP are supported",
                         pattern ? pattern : "(none)");
 }
 

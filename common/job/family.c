@@ -72,7 +72,7 @@ static int check_heads(const struct yaml_doc *doc, const struct job_model *m, st
         if (!conf_find(doc, needed[i]))
             return conf_error(doc, needed[i], err,
                               "is missing; give it, or a model.preset such as DiT-S/2");
-    if (m->head_dim == 0 && m->dim % m->heads)
+    if (m->dim % m->heads)
         return conf_error(doc, "model.heads", err,
                           "is %d, which does not divide model.dim (%d): every head needs the same "
                           "whole width",

@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
-from transformers import CLIPTokenizer, LlamaTokenizer, T5Tokenizer
+from transformers import CLIPTokenizer, LlamaTokenizer, Qwen2Tokenizer, T5Tokenizer
 
 BUILD = pathlib.Path(os.environ.get("SKERRY_BUILD", "build"))
 PROBE = BUILD / "release/tests/tools/common/data/token_probe"
@@ -222,6 +222,15 @@ def test_t5_extra_ids_take_spaces(t5, tmp_path):
 
 # ---- models of texts ----
 
+def compare_texts(path, texts, want):
+    """The ids of whole texts, special tokens in them recognised."""
+    ours = probe(["text", path], texts)
+    bad = [(t, a, b) for t, a, b in zip(texts, ours, want) if a != b]
+    for t, a, b in bad[:5]:
+        print(ascii(t), a[:12], b[:12])
+    assert not bad and len(ours) == len(texts) > 500
+
+
 @pytest.mark.parametrize("tidy", [False, True])
 def test_sentencepiece_bpe(tmp_path, tidy):
     """tokenizer.model as in Llama 2, and with SentencePiece's own normalization."""
@@ -233,11 +242,7 @@ def test_sentencepiece_bpe(tmp_path, tidy):
     texts = [t for t in strings(SEED) if not any(s in t for s in ("<s>", "</s>", "<unk>"))]
     if tidy:  # it looks for the longest match of its map anywhere, tokenizers for the shortest in a grapheme
         texts = [t for t in texts if t.isascii()]
-    ours = probe(["text", tmp_path / "tokenizer.model"], texts)
-    bad = [(t, a, b) for t, a, b in zip(texts, ours, theirs.encode(texts)) if a != b]
-    for t, a, b in bad[:5]:
-        print(ascii(t), a[:12], b[:12])
-    assert len(bad) == 0 and len(texts) > 500
+    compare_texts(tmp_path / "tokenizer.model", texts, theirs.encode(texts))
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -253,9 +258,24 @@ def test_llama_json(tmp_path, legacy):
     path = tmp_path / "tokenizer.json"
     backend.save(str(path))
     texts = strings(SEED)
-    want = [e.ids for e in Tokenizer.from_file(str(path)).encode_batch(texts, add_special_tokens=False)]
-    ours = probe(["text", path], texts)
-    bad = [(t, a, b) for t, a, b in zip(texts, ours, want) if a != b]
-    for t, a, b in bad[:5]:
-        print(ascii(t), a[:12], b[:12])
-    assert len(bad) == 0
+    want = Tokenizer.from_file(str(path)).encode_batch(texts, add_special_tokens=False)
+    compare_texts(path, texts, [e.ids for e in want])
+
+
+def test_qwen2_json(tmp_path):
+    """As Qwen2.5 has it: NFC, single digits, and added tokens of which only some are special; but merges across words too,
+    which only the pattern prevents."""
+    theirs = Qwen2Tokenizer().backend_tokenizer
+    pattern, theirs.pre_tokenizer = theirs.pre_tokenizer, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    theirs.train_from_iterator(CORPUS[:5] + strings(SEED + 4, 2000), trainers.BpeTrainer(
+        vocab_size=1500, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<|endoftext|>"]))
+    theirs.pre_tokenizer = pattern
+    theirs.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    theirs.add_tokens([AddedToken(name, normalized=False) for name in ("<tool_call>", "</tool_call>", "<|fim_prefix|>")])
+    path = tmp_path / "tokenizer.json"
+    theirs.save(str(path))
+    added = ["<|im_end|>", "<tool_call>", " </tool_call>\n", "<|fim_prefix|>x", "\n\n", "12345", "e\u0301"]
+    r = random.Random(SEED)
+    texts = [r.choice(added) * r.randrange(3) + t + r.choice(added) for t in strings(SEED)]
+    want = Tokenizer.from_file(str(path)).encode_batch(texts, add_special_tokens=False)
+    compare_texts(path, texts, [e.ids for e in want])

@@ -84,7 +84,7 @@ static int chain_check(const struct model_spec *s, struct err *err)
     if (s->dim < 4 || s->dim > MODEL_DIM_MAX)
         return err_set(err, -ERR_CONFIG, "model.dim %d must be from 4 to %d", s->dim,
                        MODEL_DIM_MAX);
-    if (s->heads < 1 || (s->head_dim == 0 && s->dim % s->heads != 0))
+    if (s->heads < 1 || s->dim % s->heads != 0)
         return err_set(err, -ERR_CONFIG, "model.heads %d must divide model.dim %d", s->heads,
                        s->dim);
     if (model_head_dim(s) > JOB_HEAD_WIDTH_MAX)

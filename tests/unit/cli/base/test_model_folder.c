@@ -634,7 +634,6 @@ static void variants_are_refused(void **state)
              "if it is that, the embedding is padded: set model.vocab to 260");
     with_key(f, "head_dim", json_integer(8), "head_dim 8");
     with_key(f, "head_dim", json_null(), NULL);
-    with_key(f, "partial_rotary_factor", json_real(0.5), "partial_rotary_factor 0.5");
     with_key(f, "model_type", json_string("gpt2"), "'llama', 'mistral' or 'qwen2'");
     with_key(f, "hidden_size", json_null(), "has no hidden_size");
 }

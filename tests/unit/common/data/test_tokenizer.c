@@ -287,7 +287,7 @@ static void refuses_by_name(void **state)
          "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}}",
          "adds '<s>', which is not in the vocabulary"},
         {"{\"pre_tokenizer\":" SPLIT("\\\\w+") ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "by the pattern \\w+; only those of GPT-2, cl100k and CLIP"},
+         "by the pattern \\w+; only those of GPT-2, cl100k, Qwen 2 and CLIP"},
         {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
          "\"pattern\":"
          "{\"Regex\":\"'(?:[sdmt]|ll|ve|re)| ?\\\\p{L}+| ?\\\\p{N}+| "
