@@ -47,14 +47,6 @@ static void begin_round(struct coordinator *co, struct job *j, uint32_t p)
     core_touch(co);
 }
 
-/* Is a worker here that has the replica's moments and takes tasks? */
-static bool owner_here(const struct coordinator *co, const struct job *j, uint32_t p, uint32_t r)
-{
-    const uint64_t id = j->paths[p].replicas[r].owner;
-    const struct worker *w = id ? state_worker(&co->state, id) : NULL;
-    return w != NULL && w->state == WORKER_HERE && !worker_goes(w);
-}
-
 static bool only_fails(const struct worker *w)
 {
     return w->tasks_done == 0 && worker_standing(w) == STANDING_FAILING;
@@ -73,6 +65,14 @@ static bool takes_phases(const struct coordinator *co, const struct job *j, uint
     return w->state == WORKER_HERE && !worker_goes(w) && !only_fails(w) &&
            w->quarantined_until_ms <= core_now(co) && !ahead_is_behind(w, j) && !checks(co, w) &&
            query_fits(j, TASK_TRAIN, j->comp.paths[p].network, w, core_now(co));
+}
+
+/* Does a worker that takes phases have the replica's moments? */
+static bool owner_takes(const struct coordinator *co, const struct job *j, uint32_t p, uint32_t r)
+{
+    const uint64_t id = j->paths[p].replicas[r].owner;
+    const struct worker *w = id ? state_worker(&co->state, id) : NULL;
+    return w != NULL && takes_phases(co, j, p, w);
 }
 
 /* The path's part of a job's workers: paths that have rounds left divide them, and the remainder
@@ -121,7 +121,7 @@ static bool is_counted(const struct coordinator *co, const struct job *j, uint32
 }
 
 /* Chooses the replicas with a phase in the round that begins.  If their number is elastic, there
- * are as many as workers, and those whose moments are here come first. */
+ * are as many as workers, and those whose moments are at one of these come first. */
 static void choose(const struct coordinator *co, const struct job *j, uint32_t p, bool *ret_on)
 {
     const uint32_t most = j->comp.paths[p].replicas;
@@ -134,7 +134,7 @@ static void choose(const struct coordinator *co, const struct job *j, uint32_t p
     }
     for (int owned = 1; owned >= 0; owned--)
         for (uint32_t r = 0; r < most && n < k; r++) {
-            const bool take = !ret_on[r] && (!owned || owner_here(co, j, p, r));
+            const bool take = !ret_on[r] && (!owned || owner_takes(co, j, p, r));
             ret_on[r] |= take;
             n += take;
         }

@@ -95,6 +95,22 @@ static void elastic_rounds_count_who_can_train(void **state)
     }
 }
 
+/* The phases are those whose moments are at workers that take one, not at one that is at a CHECK:
+ * or who is free would begin without the moments that it has. */
+static void elastic_rounds_go_where_the_moments_are(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, ELASTIC(""), 99);
+    for (uint32_t r = 0; r < 3; r++) {
+        struct worker *w = here(co);
+        job_edit_replica(j, 0, r)->owner = w->id;
+        if (r == 0)
+            w->task_id = state_add_task(&co->state, 0, j->id, TASK_CHECK)->id;
+    }
+    expect_phases(co, j, 0, 2);
+    assert_null(query_phase(&co->state, j, 0, 0));
+}
+
 static void nobody_is_here_and_one_phase_waits(void **state)
 {
     struct coordinator *co = *state;
@@ -600,6 +616,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(all_replicas_have_a_phase),
         TEST(elastic_rounds_count_who_can_train),
+        TEST(elastic_rounds_go_where_the_moments_are),
         TEST(nobody_is_here_and_one_phase_waits),
         TEST(elastic_jobs_divide_the_workers),
         TEST(elastic_paths_divide_the_workers),
