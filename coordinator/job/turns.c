@@ -55,29 +55,82 @@ static bool goes_on(const struct job *j, uint32_t p)
     return next < (uint32_t)j->spec.outer.rounds && next != query_barrier(j);
 }
 
-/* Is the replica's next phase for the worker, or for nobody in particular? */
-static bool is_for(const struct state *s, const struct job *j, uint32_t p, uint32_t r,
-                   const struct worker *w)
+/* For whom the replica's next phase is; 0: for nobody in particular. */
+static uint64_t whose(const struct state *s, const struct job *j, uint32_t p, uint32_t r)
 {
     const struct task *t = query_phase(s, j, p, r);
     const struct worker *had = state_worker(
         s, t != NULL && t->worker_id != 0 ? t->worker_id : j->paths[p].replicas[r].owner);
-    return had == w || had == NULL || had->state != WORKER_HERE || worker_goes(had);
+    return had == NULL || had->state != WORKER_HERE || worker_goes(had) ? 0 : had->id;
 }
 
-bool turns_has_phase(const struct coordinator *co, const struct worker *w)
+static void add(struct turns *t, uint64_t worker, uint64_t job, uint64_t left)
 {
-    const struct state *s = &co->state;
-    for (size_t i = 0; i < s->n_jobs; i++) {
-        const struct job *j = s->jobs[i];
-        /* An elastic round has no phase for who is at a CHECK. */
-        if (j->state != JOB_RUNNING || j->comp.elastic || query_withheld(s, j) != NULL)
-            continue;
-        const uint64_t takes = w->phase_job == j->id ? w->phase_ms : UINT64_MAX;
-        for (uint32_t p = 0; p < j->comp.n_paths; p++)
-            for (uint32_t r = 0; goes_on(j, p) && r < j->comp.paths[p].replicas; r++)
-                if (is_for(s, j, p, r, w) && left_ms(co, j, p) < takes)
-                    return true;
+    t->list[t->n++] = (struct turns_phase){.worker = worker, .job = job, .left_ms = left};
+}
+
+/* Adds the job's next phases; of those for nobody in particular the first. */
+static void add_job(struct turns *t, const struct coordinator *co, const struct job *j)
+{
+    uint64_t first = UINT64_MAX;
+    t->list = mem_realloc(t->list, (t->n + query_phases_at_once(j) + 1) * sizeof(*t->list));
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        const uint64_t left = goes_on(j, p) ? left_ms(co, j, p) : UINT64_MAX;
+        for (uint32_t r = 0; left < UINT64_MAX && r < j->comp.paths[p].replicas; r++) {
+            const uint64_t worker = whose(&co->state, j, p, r);
+            if (worker != 0)
+                add(t, worker, j->id, left);
+            else
+                first = left < first ? left : first;
+        }
     }
+    if (first < UINT64_MAX)
+        add(t, 0, j->id, first);
+}
+
+static int by_worker(const void *a, const void *b)
+{
+    const struct turns_phase *x = a, *y = b;
+    return x->worker < y->worker ? -1 : x->worker > y->worker;
+}
+
+void turns_init(struct turns *t, const struct coordinator *co)
+{
+    *t = (struct turns){0};
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        /* An elastic round has no phase for who is at a CHECK. */
+        if (j->state == JOB_RUNNING && !j->comp.elastic && query_withheld(&co->state, j) == NULL)
+            add_job(t, co, j);
+    }
+    if (t->n > 0)
+        qsort(t->list, t->n, sizeof(*t->list), by_worker);
+}
+
+void turns_release(struct turns *t)
+{
+    mem_free(t->list);
+    *t = (struct turns){0};
+}
+
+/* Does one of the phases that are listed under `worker` begin before w could repeat one? */
+static bool is_sooner(const struct turns *t, uint64_t worker, const struct worker *w)
+{
+    size_t lo = 0, hi = t->n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (t->list[mid].worker < worker)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < t->n && t->list[lo].worker == worker; lo++)
+        if (w->phase_job != t->list[lo].job || t->list[lo].left_ms < w->phase_ms)
+            return true;
     return false;
+}
+
+bool turns_has_phase(const struct turns *t, const struct worker *w)
+{
+    return is_sooner(t, 0, w) || is_sooner(t, w->id, w);
 }

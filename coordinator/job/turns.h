@@ -18,8 +18,20 @@
 unsigned turns_rank(const struct job *j, const struct task *t);
 /* Whether the CHECK is only for a worker for which no phase waits: turns_has_phase(). */
 bool turns_spares(const struct job *j, const struct task *t);
+
+/* The next phases, for a turn in which many workers ask. */
+struct turns {
+    struct turns_phase {
+        uint64_t worker; /* that had the replica last; 0: any */
+        uint64_t job, left_ms;
+    } * list; /* by worker */
+    size_t n;
+};
+
+void turns_init(struct turns *t, const struct coordinator *co);
+void turns_release(struct turns *t); /* zeroed is fine */
 /* Whether the worker, which has no task, will be given a phase sooner than it could repeat one: it
  * had a replica last, or a replica is nobody's. */
-bool turns_has_phase(const struct coordinator *co, const struct worker *w);
+bool turns_has_phase(const struct turns *t, const struct worker *w);
 
 #endif

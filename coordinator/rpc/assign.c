@@ -174,8 +174,8 @@ static uint64_t behind(const struct state *s, const struct worker *w)
 }
 
 /* A worker's turn; true: it got a task. */
-static bool serve(struct coordinator *co, struct worker *w, struct schedule *list, size_t helpers,
-                  size_t *ret_index)
+static bool serve(struct coordinator *co, struct worker *w, struct schedule *list,
+                  const struct turns *turns, size_t helpers, size_t *ret_index)
 {
     char reason[REASON_MAX];
     uint64_t until;
@@ -187,7 +187,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         .standing = worker_standing(w),
         .behind = behind(&co->state, w),
         .helper = helpers > helps(&co->state, w), /* another worker could help */
-        .has_phase = list->spares && turns_has_phase(co, w),
+        .has_phase = turns_has_phase(turns, w),
         .trainers = w->allows_trainers,
         .known = member_may_fold(w),
         .origin = list->from_matters ? worker_origin(w) : 0,
@@ -269,8 +269,11 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
     struct state *s = &co->state;
     size_t helping = helpers(s, list->tasks, list->n), n, at, kept = 0;
     bool counted = false;
+    struct turns turns = {0};
     struct asker *all = askers(s, &n);
     uint32_t *rooms = tell ? ahead_rooms(s) : NULL;
+    if (list->spares)
+        turns_init(&turns, co);
     for (size_t i = 0; i < n; i++) {
         struct worker *w = all[i].w;
         if (w->task_id != 0)
@@ -280,7 +283,7 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
             counted = true;
         }
         /* Without tasks to give, only the reason could be new. */
-        if ((list->n_left > kept || tell) && serve(co, w, list, helping, &at) &&
+        if ((list->n_left > kept || tell) && serve(co, w, list, &turns, helping, &at) &&
             list->n_left > kept) {
             struct task *t = state_edit_task(s, state_task(s, list->tasks[at].id));
             helping -= task_is_remote(t) && helping > 0;
@@ -292,6 +295,7 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
             core_reply(co, req, assign_send)->worker_id = w->id;
         }
     }
+    turns_release(&turns);
     mem_free(rooms);
     mem_free(all);
 }

@@ -87,10 +87,21 @@ void ahead_lost(struct worker *w, const struct task *t)
     w->ahead.due = w->fetches_ahead && t->kind == TASK_TRAIN && t->reached.steps == 0;
 }
 
+/* Is there a version to fetch?  The first one each worker draws from the seed. */
+static bool has_versions(const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].version > 0)
+            return true;
+    return false;
+}
+
 uint32_t *ahead_rooms(const struct state *s)
 {
     uint32_t *rooms = mem_alloc_array(s->n_jobs + 1, sizeof(*rooms));
     for (size_t i = 0; i < s->n_jobs; i++) {
+        if (s->jobs[i]->state != JOB_RUNNING || !has_versions(s->jobs[i]))
+            continue; /* or a path would be looked for, for each worker that waits */
         const uint32_t most = query_phases_at_once(s->jobs[i]);
         rooms[i] = most > s->jobs[i]->leases ? most - s->jobs[i]->leases : 1;
     }

@@ -243,6 +243,7 @@ static void join(struct player *p)
     m.identity = (ProtobufCBinaryData){16, p->identity};
     m.memory_bytes = 1ull << 34;
     m.threads = 1;
+    m.fetches_ahead = true;
     (void)rpc_client_call(p->rpc, METHOD(JOIN), &m.base, &skerry__v1__join_reply__descriptor,
                           CALL_MS, on_joined, p, NULL); /* cut: it is dialled again */
 }

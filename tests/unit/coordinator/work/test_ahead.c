@@ -281,9 +281,12 @@ static void some_are_told_nothing(void **state)
     struct coordinator *co = *state;
     struct job *j = versions(co, 0, 0);
     struct worker *w = newcomer(co);
+    uint32_t *rooms = ahead_rooms(&co->state);
+    assert_int_equal(rooms[0], 0);
+    mem_free(rooms);
     assert_false(tell(co, w));
     new_version(j, 1);
-    uint32_t *rooms = ahead_rooms(&co->state);
+    rooms = ahead_rooms(&co->state);
     assert_false(ahead_news(co, w, false, rooms));
     mem_free(rooms);
     w->fetches_ahead = false;
