@@ -301,9 +301,8 @@ typedef void (*view_module_fn)(void *arg, const struct view_module *m);
 /* job_id 0: of all jobs. */
 void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg);
 
-/* Versions that are still kept, oldest first. */
 typedef void (*view_version_fn)(void *arg, const struct version_rec *v);
-/* The versions that are kept, oldest first. */
+/* The versions on record, oldest first, without the files that are not kept. */
 void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg);
 
 /* ---- tasks --------------------------------------------------------------- */

@@ -411,6 +411,8 @@ void view_each_version(struct coordinator *co, uint64_t module_id, view_version_
     const struct module_rec *m = state_module(&co->state, module_id, &j);
     for (unsigned i = 0; m != NULL && i < module_told(m); i++) {
         struct version_rec v = m->versions[i];
+        if (!blob_full_stays(j, m, v.version))
+            v.full = (struct blob_ref){0};
         if (!blob_ema_stays(j, m, v.version))
             v.ema = (struct blob_ref){0};
         fn(arg, &v);

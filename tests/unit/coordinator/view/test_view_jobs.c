@@ -102,6 +102,45 @@ static void whole_data_are_no_partition(void **state)
     assert_true(epochs > 0 && paths == 1);
 }
 
+struct files {
+    unsigned versions, full, ema, delta;
+};
+
+static void see_version(void *arg, const struct version_rec *v)
+{
+    struct files *f = arg;
+    f->versions++;
+    f->full += blob_ref_is_set(&v->full);
+    f->ema += blob_ref_is_set(&v->ema);
+    f->delta += blob_ref_is_set(&v->delta);
+}
+
+/* An asynchronous job may have many versions on record; when it has ended, only the files of the
+ * newest ones are shown: others are gone. */
+static void versions_name_files_that_are_kept(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = state_job(&r->co->state, submit(r));
+    struct module_rec *m = job_edit_module(j, &j->modules[0]);
+    m->kept = 2 * VERSIONS_KEPT;
+    for (uint64_t v = 0; v < 2 * VERSIONS_KEPT; v++) {
+        const struct blob_ref file = {.sha256 = {(uint8_t)(v + 1)}, .size = 1};
+        module_add_version(
+            m, &(struct version_rec){.version = v, .full = file, .ema = file, .delta = file});
+    }
+    m->untold = 0;
+    struct files f = {0};
+    view_each_version(r->co, m->id, see_version, &f);
+    assert_true(f.versions == 2 * VERSIONS_KEPT && f.full == f.versions && f.delta == f.versions);
+    assert_int_equal(f.ema, VERSIONS_KEPT);
+    j->state = JOB_DONE;
+    job_edit_path(j, 0)->round = 2 * VERSIONS_KEPT - 1;
+    f = (struct files){0};
+    view_each_version(r->co, m->id, see_version, &f);
+    assert_true(f.versions == 2 * VERSIONS_KEPT && f.delta == f.versions);
+    assert_int_equal(f.full, VERSIONS_KEPT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -110,6 +149,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_end_is_near_without_a_budget, begin, end),
         cmocka_unit_test_setup_teardown(eta_of_the_first_round, begin, end),
         cmocka_unit_test_setup_teardown(whole_data_are_no_partition, begin, end),
+        cmocka_unit_test_setup_teardown(versions_name_files_that_are_kept, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
