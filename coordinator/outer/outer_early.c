@@ -41,6 +41,7 @@ struct outer_early {
     pthread_cond_t changed;
     /* under lock */
     bool checked; /* what the step starts from: nothing of that is mended any more */
+    bool intact;  /* and all of it is what it should be */
     bool ended;
     int rc;
     struct growing *delta; /* NULL: not begun */
@@ -156,10 +157,11 @@ static void close_input(struct input *in)
     in->source.fd = -1;
 }
 
-static void note_checked(struct outer_early *e)
+static void note_checked(struct outer_early *e, bool intact)
 {
     (void)pthread_mutex_lock(&e->lock);
     e->checked = true;
+    e->intact = intact;
     (void)pthread_cond_broadcast(&e->changed);
     (void)pthread_mutex_unlock(&e->lock);
 }
@@ -175,7 +177,7 @@ static int fold_early(struct outer_early *e, struct err *err)
         rc = stopped(e, err);
     if (rc == 0)
         rc = outer_run_check_ours(&e->run, err);
-    note_checked(e);
+    note_checked(e, rc == 0);
     for (size_t i = 0; i < s->n_contributions && rc == 0; i++)
         rc = open_input(e, i, err);
     if (rc < 0)
@@ -449,10 +451,15 @@ static void await_change(struct outer_early *e, bool checked)
     (void)pthread_mutex_unlock(&e->lock);
 }
 
-void outer_early_await_checks(const struct outer_run *r)
+bool outer_early_await_checks(const struct outer_run *r)
 {
-    if (r->early)
-        await_change(r->early, true);
+    if (!r->early)
+        return false;
+    await_change(r->early, true);
+    (void)pthread_mutex_lock(&r->early->lock);
+    const bool intact = r->early->intact;
+    (void)pthread_mutex_unlock(&r->early->lock);
+    return intact;
 }
 
 /* Are all contributions folded as they are, with the weights of the early step? */

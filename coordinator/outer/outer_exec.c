@@ -359,8 +359,10 @@ static int keep(struct outer_run *r, const struct fold_result *f, struct err *er
 static int run_step(struct outer_run *r, struct err *err)
 {
     struct fold_result f = {0};
-    outer_early_await_checks(r);
+    const bool intact = outer_early_await_checks(r);
     int rc = outer_run_open(r, err);
+    if (rc == 0 && intact)
+        outer_run_renew_ours(r);
     if (rc == 0)
         rc = check_all(r, err);
     if (rc < 0)

@@ -60,23 +60,25 @@ static char *name_of(const struct outer_step *s, const char *what, uint64_t vers
     return name;
 }
 
-/* Fetches a file if our disk is not the one to which it was written, or has damaged it. */
-static int bring(const struct outer_run *r, const char *what, const char *path,
-                 const struct blob_ref *blob, struct err *err)
+/* Is a file of the state intact?  It is fetched if our disk is not the one to which it was written,
+ * or has damaged it. */
+static int check_state(const struct outer_run *r, int i, struct err *err)
 {
     struct blobstore *store = r->exec->store;
-    if (!path || !store->ops->fetch || outer_verify(r->exec->seen, path, blob, what, NULL) == 0)
-        return 0;
-    char *name = name_of(r->step, what, r->step->base);
-    const bool damaged = file_exists(path);
-    const int rc = store->ops->fetch(store, name, path, blob->sha256, blob->size, err);
+    const struct blob_ref *want = &r->step->old[i];
+    int rc = outer_verify(r->exec->seen, r->in[i], want, what_old[i], err);
+    if (rc != -ERR_HASH || !store->ops->fetch)
+        return rc;
+    char *name = name_of(r->step, names[i], r->step->base);
+    const bool damaged = file_exists(r->in[i]);
+    rc = store->ops->fetch(store, name, r->in[i], want->sha256, want->size, err);
     mem_free(name);
     if (rc == 0 && damaged)
-        log_warn("outer",
-                 "the outer optimiser's %s was damaged on the coordinator's disk and is fetched "
-                 "again",
-                 what);
-    return rc == -ERR_NOTFOUND ? 0 : rc; /* a missing file is found when it is hashed */
+        log_warn("outer", "%s was damaged on the coordinator's disk and is fetched again",
+                 what_old[i]);
+    return rc < 0 && rc != -ERR_NOTFOUND
+               ? rc
+               : outer_verify(r->exec->seen, r->in[i], want, what_old[i], err);
 }
 
 static int save(const struct outer_run *r, const char *what, const char *path,
@@ -88,14 +90,6 @@ static int save(const struct outer_run *r, const char *what, const char *path,
     char *name = name_of(r->step, what, r->step->base + 1);
     const int rc = store->ops->save(store, name, path, file->sha256, file->size, err);
     mem_free(name);
-    return rc;
-}
-
-static int bring_state(const struct outer_run *r, struct err *err)
-{
-    int rc = 0;
-    for (int i = OUTER_TARGET; i < OUTER_FILES && rc == 0; i++)
-        rc = bring(r, names[i], r->in[i], &r->step->old[i], err);
     return rc;
 }
 
@@ -128,7 +122,7 @@ int outer_run_open(struct outer_run *r, struct err *err)
         r->out[i] = outer_state_file(s->state_dir, names[i], s->base + 1);
     for (int i = OUTER_TARGET; i < OUTER_FILES; i++)
         r->spare[i] = outer_state_spare(s->state_dir, names[i]);
-    return s->stored ? 0 : bring_state(r, err);
+    return 0;
 }
 
 void outer_run_close(struct outer_run *r)
@@ -176,12 +170,19 @@ int outer_run_check_ours(const struct outer_run *r, struct err *err)
                                what_old[OUTER_EMA], err);
     for (int i = OUTER_TARGET; i < OUTER_FILES && rc == 0; i++)
         if (r->in[i])
-            rc = outer_verify(r->exec->seen, r->in[i], &s->old[i], what_old[i], err);
+            rc = check_state(r, i, err);
     if (rc < 0)
         return rc;
     rc = layout_open(r->in[OUTER_FULL], &layout, err);
     layout_release(&layout);
     return rc < 0 ? err_wrap(err, "the version to start from") : 0;
+}
+
+void outer_run_renew_ours(const struct outer_run *r)
+{
+    for (int i = 0; i < OUTER_FILES; i++)
+        if (r->in[i])
+            seen_renew(r->exec->seen, r->in[i], r->step->old[i].sha256);
 }
 
 struct fold_step outer_fold_step(const struct outer_step *s)

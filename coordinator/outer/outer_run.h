@@ -54,6 +54,9 @@ int outer_run_blob(const struct outer_exec *e, const struct blob_ref *blob, char
 
 /* Our version and state must be intact and readable; if not, it is our fault alone. */
 int outer_run_check_ours(const struct outer_run *r, struct err *err);
+/* They were intact when the same step was begun early: what is unchanged since is not read again.
+ */
+void outer_run_renew_ours(const struct outer_run *r);
 
 /* The origin of contribution i; codecs of differences take the layout of any version. */
 struct fold_origin outer_run_origin(const struct outer_run *r, size_t i);

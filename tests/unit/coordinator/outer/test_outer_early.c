@@ -4,10 +4,12 @@
 
 #include <errno.h>
 
+#include "common/base/clock.h"
 #include "common/net/growing.h"
 #include "common/net/loop.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/outer/seen.h"
 #include "tests/unit/wait.h"
 
 #define K 3
@@ -543,6 +545,49 @@ static void test_decided_meanwhile(void **state)
     rig_end(&r);
 }
 
+/* The bytes that this process has read. */
+static uint64_t bytes_read(void)
+{
+    FILE *io = fopen("/proc/self/io", "r");
+    unsigned long long n = 0;
+    assert_non_null(io);
+    assert_int_equal(fscanf(io, "rchar: %llu", &n), 1);
+    (void)fclose(io);
+    return n;
+}
+
+/* What a step reads that was begun early, and is decided so much later. */
+static uint64_t reads_of(uint64_t later_ms)
+{
+    struct rig r;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 1);
+    const uint64_t before = bytes_read();
+    n_ended = 0;
+    assert_int_equal(outer_early(r.exec, make_step(&r), on_end), 0);
+    WAIT_DOING(n_ended == 1, loop_turn(r.loop, false));
+    if (later_ms > 0)
+        clock_fake_set(clock_now_ns() + later_ms * CLOCK_NS_PER_MS);
+    struct outer_step *s = make_step(&r);
+    run(&r, s);
+    clock_fake_clear();
+    assert_true(s->early);
+    const uint64_t n = bytes_read() - before;
+    step_free(s);
+    rig_end(&r);
+    return n;
+}
+
+/* However long contributions take to arrive, what the step starts from is hashed once. */
+static void test_checked_once(void **state)
+{
+    const uint64_t soon = reads_of(0), late = reads_of(2 * (uint64_t)SEEN_MS);
+    if (late > soon + 4096)
+        fail_msg("%llu bytes are read, not %llu", (unsigned long long)late,
+                 (unsigned long long)soon);
+}
+
 /* Too many at a time are refused, and all end with the executor. */
 static void test_shutdown(void **state)
 {
@@ -568,6 +613,7 @@ int main(void)
         cmocka_unit_test(test_undecided),
         cmocka_unit_test(test_fair),
         cmocka_unit_test(test_decided_meanwhile),
+        cmocka_unit_test(test_checked_once),
         cmocka_unit_test(test_shutdown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
