@@ -54,6 +54,7 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
             return 0;
         return err_set(err, -EINVAL, "the held-out loss is not a finite number");
     }
+    result_drawn(j, t);
     t->loss_mean = r->loss_mean;
     if (none) {
         core_say(

@@ -22,6 +22,13 @@ int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *w
     return 0;
 }
 
+void result_drawn(struct job *j, const struct task *t)
+{
+    struct path_rec *p = job_edit_path(j, t->path);
+    p->drew_worker = t->worker_id;
+    p->drew_version = t->draw.version;
+}
+
 int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
                  struct shard_rec *ret, struct err *err)
 {

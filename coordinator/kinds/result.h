@@ -14,6 +14,9 @@ int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *w
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
                  const Skerry__V1__ReportRequest *r);
 
+/* Notes that t's worker has the version that it has measured or drawn. */
+void result_drawn(struct job *j, const struct task *t);
+
 /* The shard of job j that a report names; the numbers that are added up are within their bounds. */
 int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
                  struct shard_rec *ret, struct err *err);

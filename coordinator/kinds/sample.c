@@ -40,6 +40,13 @@ static void sample_message(struct message *b, Skerry__V1__Task *msg)
     message_networks(b, msg);
 }
 
+/* Who has measured or drawn the version before need not fetch it: an average comes whole. */
+static uint64_t sample_owner(const struct job *j, const struct task *t)
+{
+    const struct path_rec *p = &j->paths[t->path];
+    return p->drew_version == t->draw.version ? p->drew_worker : 0;
+}
+
 static int sample_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -52,6 +59,7 @@ static int sample_apply(struct coordinator *co, struct job *j, struct task *t,
     int rc = text ? 0 : result_blob(co, r->output, "the picture", &t->output, err);
     if (rc < 0)
         return rc;
+    result_drawn(j, t);
     const struct grid_rec made = {.task_id = t->id,
                                   .round = t->draw.version,
                                   .path = t->draw.mixture ? UINT32_MAX : t->path,
@@ -109,7 +117,8 @@ int sample_stream(struct coordinator *co, struct worker *w, const Skerry__V1__St
     return 0;
 }
 
-const struct kind kind_sample = {.message = sample_message, .apply = sample_apply};
+const struct kind kind_sample = {
+    .message = sample_message, .apply = sample_apply, .owner = sample_owner};
 
 /* ---- VELOCITY ------------------------------------------------------------- */
 

@@ -162,6 +162,8 @@ struct path_rec {
     struct eval_doubt doubt;  /* (m) */
     struct eval_hope hope;    /* (m) */
     uint64_t velocity_worker; /* (m) the last to evaluate the path for a sampler elsewhere */
+    uint64_t drew_worker;     /* (m) the last to measure or draw it, */
+    uint32_t drew_version;    /* (m) and the version of that */
     struct row_mark row;
 };
 

@@ -30,13 +30,16 @@ static void test_parts(void **state)
     refused(r, j, add_task(r, j, TASK_TRAIN), &m, why);
 }
 
-/* The next phase is for whoever did the last one, and a path is evaluated by whoever did that. */
+/* The next phase is for whoever did the last one, a path is evaluated by whoever did that, and a
+ * version drawn by whoever has it. */
 static void test_owner(void **state)
 {
     struct rig *r = *state;
     struct job *j = add_job(r, spec);
     job_edit_replica(j, 0, 1)->owner = 5;
     job_edit_path(j, 0)->velocity_worker = 6;
+    job_edit_path(j, 0)->drew_worker = 8;
+    job_edit_path(j, 0)->drew_version = 3;
     job_edit_module(j, &j->modules[0])->fold_for = 7;
     for (int kind = TASK_INIT; kind < TASK_KINDS; kind++) {
         struct task *t = add_task(r, j, (enum task_kind)kind);
@@ -44,11 +47,17 @@ static void test_owner(void **state)
             t->train.replica = 1;
         if (kind == TASK_OUTER)
             t->outer.module_id = j->modules[0].id;
+        if (kind == TASK_EVAL || kind == TASK_SAMPLE)
+            t->draw.version = 3;
         const uint64_t want = kind == TASK_TRAIN      ? 5
                               : kind == TASK_VELOCITY ? 6
                               : kind == TASK_OUTER    ? 7
+                              : kind == TASK_SAMPLE   ? 8
                                                       : 0;
         assert_int_equal(kinds_owner(j, t), want);
+        if (kind == TASK_SAMPLE)
+            t->draw.version = 4;
+        assert_int_equal(kinds_owner(j, t), kind == TASK_SAMPLE ? 0 : want);
     }
 }
 
