@@ -50,3 +50,18 @@ def test_a_worker_lost_in_the_upload(swarm):
     swarm.worker("c", *SLOW)
     swarm.wait_job(job, "done")
     audited(swarm, job)
+
+
+def test_a_rollback_while_a_delta_comes(swarm):
+    for name in "ab":
+        swarm.worker(name, *SLOW)
+    swarm.joined("a", "b")
+    job = swarm.submit(rounds=6, **WIDE)
+    wait_until(lambda: said(swarm, "coordinatord", "the step to version 4 is begun early"), 120, "a step that is begun early")
+    done = swarm.skerry("rollback", job, "--to", "2")
+    assert "is what it was after round 2" in done.stdout, done.stderr
+    versions = {v["version"]: v for v in swarm.get(f"/v1/modules?job={job}").json()["items"][0]["versions"]}
+    back = next(v for v in versions.values() if (v["provenance"] or {}).get("restored") == 2)
+    assert back["sha256"] == versions[2]["sha256"], "what was begun early is in no version"
+    swarm.wait_job(job, "done")
+    audited(swarm, job)
