@@ -19,6 +19,8 @@ struct flat { /* a file of one float per parameter */
     int fd;   /* -1: absent */
     const char *path;
     uint64_t payload;
+    const uint8_t *is; /* the hash that it should have; NULL: it is not hashed */
+    struct hash read;  /* of what is read of it */
 };
 
 /* The files that are read: the state at version v. */
@@ -91,6 +93,35 @@ static void flat_close(struct flat *f)
 {
     if (f->fd >= 0)
         (void)close(f->fd); /* read only: nothing to lose */
+    hash_release(&f->read);
+}
+
+/* Begins to hash the file, with all that is before its payload. */
+static int flat_hash(struct flat *f, const uint8_t *is, struct err *err)
+{
+    const size_t n = (size_t)f->payload;
+    uint8_t *head = mem_try(n);
+    int rc = head ? file_pread_all(f->fd, head, n, 0, f->path, err)
+                  : err_set(err, -ENOMEM, "no memory for the outer step");
+    if (rc == 0) {
+        f->is = is;
+        hash_init(&f->read);
+        hash_update(&f->read, head, n);
+    }
+    mem_free(head);
+    return rc;
+}
+
+/* All of it was read: was it what it should be? */
+static int flat_expect(struct flat *f, struct err *err)
+{
+    uint8_t got[HASH_BYTES];
+    if (!f->is)
+        return 0;
+    hash_final(&f->read, got);
+    return hash_equal(got, f->is, HASH_BYTES)
+               ? 0
+               : err_set(err, -ERR_HASH, "%s is not what it was when it was written", f->path);
 }
 
 static int open_state(struct fold *f, struct err *err)
@@ -105,10 +136,14 @@ static int open_state(struct fold *f, struct err *err)
         [MOM] = s->mom,
         [BUF] = is_delayed(s) ? s->buf : NULL,
     };
+    const uint8_t *const is[INS] = {s->full_is, s->ema_is, s->target_is, s->mom_is, s->buf_is};
     int rc = layout_open(s->full, &f->layout, err);
-    for (int i = 0; rc == 0 && i < INS; i++)
+    for (int i = 0; rc == 0 && i < INS; i++) {
         if (paths[i])
             rc = flat_open(&f->in[i], paths[i], &f->layout, err);
+        if (rc == 0 && paths[i] && is[i])
+            rc = flat_hash(&f->in[i], is[i], err);
+    }
     return rc;
 }
 
@@ -310,9 +345,12 @@ static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float 
 {
     uint64_t at = layout_first(&f->layout, t) + first;
     int rc = 0;
-    for (int i = 0; rc == 0 && i < INS; i++)
+    for (int i = 0; rc == 0 && i < INS; i++) {
         if (to[i])
             rc = flat_read(&f->in[i], at, n, to[i], err);
+        if (rc == 0 && f->in[i].is)
+            hash_update(&f->in[i].read, to[i], n * sizeof(float));
+    }
     return rc == 0 ? read_inputs(f, t, first, n, err) : rc;
 }
 
@@ -476,9 +514,13 @@ static int commit_all(struct fold *f, struct err *err)
 
 static int finish(struct fold *f, struct fold_result *r, struct err *err)
 {
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < INS; i++)
+        rc = flat_expect(&f->in[i], err);
     /* The scales of a tensor are complete after its payload only, so the delta
      * is hashed when it is whole; it is small and still in the page cache. */
-    int rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
+    if (rc == 0)
+        rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
     if (f->read.impl)
         hash_final(&f->read, r->inputs);
     struct fold_file *const version[FOLD_SINK_FILES] = {&r->full, &r->ema};

@@ -103,6 +103,9 @@ struct fold_step {
     const char *target; /* NULL: theta_v */
     const char *mom;    /* NULL: zeros */
     const char *buf;    /* NULL: zeros */
+    /* The SHA-256 that these files should have: they are hashed while they are read, and a step of
+     * other bytes fails with -ERR_HASH.  NULL: that file is not. */
+    const uint8_t *full_is, *ema_is, *target_is, *mom_is, *buf_is;
     const struct fold_input *inputs;
     size_t n_inputs;
     enum codec down;

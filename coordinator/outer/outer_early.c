@@ -40,8 +40,8 @@ struct outer_early {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    bool checked; /* what the step starts from: nothing of that is mended any more */
-    bool intact;  /* and all of it is what it should be */
+    bool opened; /* what the step starts from: nothing of that is mended any more */
+    bool hashes; /* all of that, while it reads it */
     bool ended;
     int rc;
     struct growing *delta; /* NULL: not begun */
@@ -157,11 +157,11 @@ static void close_input(struct input *in)
     in->source.fd = -1;
 }
 
-static void note_checked(struct outer_early *e, bool intact)
+static void note_opened(struct outer_early *e, bool hashes)
 {
     (void)pthread_mutex_lock(&e->lock);
-    e->checked = true;
-    e->intact = intact;
+    e->opened = true;
+    e->hashes = hashes;
     (void)pthread_cond_broadcast(&e->changed);
     (void)pthread_mutex_unlock(&e->lock);
 }
@@ -173,11 +173,8 @@ static int fold_early(struct outer_early *e, struct err *err)
     int rc = stopped(e, err);
     if (rc == 0)
         rc = outer_run_open(&e->run, err);
-    if (rc == 0)
-        rc = stopped(e, err);
-    if (rc == 0)
-        rc = outer_run_check_ours(&e->run, err);
-    note_checked(e, rc == 0);
+    const bool hashes = rc == 0 && !outer_run_is_seen(&e->run);
+    note_opened(e, hashes);
     for (size_t i = 0; i < s->n_contributions && rc == 0; i++)
         rc = open_input(e, i, err);
     if (rc < 0)
@@ -190,6 +187,8 @@ static int fold_early(struct outer_early *e, struct err *err)
     step.written = on_written;
     step.written_arg = e;
     step.hash_inputs = true;
+    if (hashes)
+        outer_run_hash_ours(&e->run, &step);
     step.stop = is_stopped;
     step.stop_arg = e;
     return fold_run(&step, &e->result, err);
@@ -442,24 +441,32 @@ void outer_early_stop_all(struct outer_exec *exec)
 
 /* ---- the executor's threads ---- */
 
-/* Waits until it has ended, or has checked what it starts from. */
-static void await_change(struct outer_early *e, bool checked)
+/* Waits until it has ended, or has found what it starts from. */
+static void await_change(struct outer_early *e, bool opened)
 {
     (void)pthread_mutex_lock(&e->lock);
-    while (!e->ended && !(checked && e->checked))
+    while (!e->ended && !(opened && e->opened))
         (void)pthread_cond_wait(&e->changed, &e->lock);
     (void)pthread_mutex_unlock(&e->lock);
 }
 
-bool outer_early_await_checks(const struct outer_run *r)
+bool outer_early_await_open(const struct outer_run *r)
 {
     if (!r->early)
         return false;
     await_change(r->early, true);
     (void)pthread_mutex_lock(&r->early->lock);
-    const bool intact = r->early->intact;
+    const bool failed = r->early->ended && r->early->rc < 0;
     (void)pthread_mutex_unlock(&r->early->lock);
-    return intact;
+    return !failed && !is_stopped(r->early);
+}
+
+bool outer_early_hashes(const struct outer_run *r)
+{
+    (void)pthread_mutex_lock(&r->early->lock);
+    const bool hashes = r->early->hashes;
+    (void)pthread_mutex_unlock(&r->early->lock);
+    return hashes;
 }
 
 /* Are all contributions folded as they are, with the weights of the early step? */
@@ -478,7 +485,7 @@ int outer_early_take(const struct outer_run *r, const struct fold_step *step,
 {
     struct outer_early *e = r->early;
     uint8_t read[HASH_BYTES];
-    int rc = is_stopped(e) || !same_weights(e->run.step, r->step) ? -ERR_STALE : 0;
+    int rc = !step || is_stopped(e) || !same_weights(e->run.step, r->step) ? -ERR_STALE : 0;
     if (rc == 0) /* meanwhile it goes on */
         rc = fold_hash_inputs(step, read, err);
     if (rc < 0)

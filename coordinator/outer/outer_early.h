@@ -57,11 +57,15 @@ void outer_early_stop_all(struct outer_exec *exec);
 
 /* ---- the executor's threads ---- */
 
-/* Waits until r->early, if there is one, has checked what both start from: each may mend that.
- * Returns whether it is intact; false: there is none. */
-bool outer_early_await_checks(const struct outer_run *r);
+/* Waits until r->early, if there is one, has found what both start from: each may mend that.
+ * Returns whether its result may be taken. */
+bool outer_early_await_open(const struct outer_run *r);
+/* Whether it hashes all of that while it reads it; not if that was done a moment before it began.
+ * To be asked when it is open. */
+bool outer_early_hashes(const struct outer_run *r);
 /* The result of r->early, for whose end it waits, since its files have the same names as those of
- * r, if it is that of `step`; else negative, and what it has made is of no use. */
+ * r, if it is that of `step` (NULL: it is not); else negative, and what it has made is of no use.
+ */
 int outer_early_take(const struct outer_run *r, const struct fold_step *step,
                      struct fold_result *ret, struct err *err);
 

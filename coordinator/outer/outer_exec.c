@@ -255,12 +255,9 @@ static int share_out(struct outer_step *s, struct err *err)
                    s->accepted, s->n_contributions, s->min_accepted);
 }
 
-static int check_all(struct outer_run *r, struct err *err)
+static int check_contributions(struct outer_run *r, struct err *err)
 {
     struct outer_step *s = r->step;
-    int ours = outer_run_check_ours(r, err);
-    if (ours < 0)
-        return ours;
     for (size_t i = 0; i < s->n_contributions; i++) {
         if (pool_stopping(r->exec->pool))
             return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
@@ -268,8 +265,8 @@ static int check_all(struct outer_run *r, struct err *err)
         if (rc < 0)
             return rc;
     }
-    ours = judge_all(r, err);
-    return ours < 0 ? ours : share_out(s, err);
+    int rc = judge_all(r, err);
+    return rc < 0 ? rc : share_out(s, err);
 }
 
 /* ---- the fold (executor thread) ---- */
@@ -287,15 +284,21 @@ static void remove_made(const struct outer_run *r)
         (void)file_remove(r->out[i], NULL);
 }
 
-static int fold(struct outer_run *r, struct fold_result *result, struct err *err)
+static struct fold_step fold_of(struct outer_run *r,
+                                struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX])
 {
-    struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
     struct fold_step step = outer_run_fold(r, inputs);
     step.stop = stopping;
     step.stop_arg = r;
     r->step->used_ema_decay = step.ema_decay;
-    r->step->early = r->early && outer_early_take(r, &step, result, err) == 0;
-    return r->step->early ? 0 : fold_run(&step, result, err);
+    return step;
+}
+
+static int fold(struct outer_run *r, struct fold_result *result, struct err *err)
+{
+    struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
+    const struct fold_step step = fold_of(r, inputs);
+    return fold_run(&step, result, err);
 }
 
 /* Finite contributions may have a sum that is not finite: then the largest one is refused, and the
@@ -356,18 +359,44 @@ static int keep(struct outer_run *r, const struct fold_result *f, struct err *er
     return 0;
 }
 
+/* Takes what was begun early, if `good`.  Where it hashes what it starts from, only its result says
+ * that this is intact, so without the result nothing counts that is found here. */
+static bool take_early(struct outer_run *r, bool good, struct fold_result *result)
+{
+    struct outer_step *s = r->step;
+    const size_t bytes = s->n_contributions * sizeof *s->contributions;
+    struct outer_contribution *before = mem_alloc(bytes);
+    struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
+    struct err why = {0};
+    memcpy(before, s->contributions, bytes);
+    good = good && (outer_early_hashes(r) || outer_run_is_intact(r)) &&
+           check_contributions(r, &why) == 0;
+    const struct fold_step step = fold_of(r, inputs);
+    s->early = outer_early_take(r, good ? &step : NULL, result, &why) == 0;
+    if (!s->early)
+        memcpy(s->contributions, before, bytes);
+    mem_free(before);
+    return s->early;
+}
+
+static int make(struct outer_run *r, struct fold_result *result, struct err *err)
+{
+    int rc = stopping(r) ? err_set(err, -ERR_CANCELLED, "the coordinator is stopping")
+                         : outer_run_check_ours(r, err);
+    if (rc == 0)
+        rc = check_contributions(r, err);
+    return rc == 0 ? fold_finite(r, result, err) : rc;
+}
+
 static int run_step(struct outer_run *r, struct err *err)
 {
     struct fold_result f = {0};
-    const bool intact = outer_early_await_checks(r);
+    const bool early = outer_early_await_open(r);
     int rc = outer_run_open(r, err);
-    if (rc == 0 && intact)
-        outer_run_renew_ours(r);
-    if (rc == 0)
-        rc = check_all(r, err);
     if (rc < 0)
         return rc;
-    rc = fold_finite(r, &f, err);
+    if (!r->early || !take_early(r, early, &f))
+        rc = make(r, &f, err);
     if (rc == 0)
         rc = keep(r, &f, err);
     if (rc < 0)

@@ -178,13 +178,6 @@ int outer_run_check_ours(const struct outer_run *r, struct err *err)
     return rc < 0 ? err_wrap(err, "the version to start from") : 0;
 }
 
-void outer_run_renew_ours(const struct outer_run *r)
-{
-    for (int i = 0; i < OUTER_FILES; i++)
-        if (r->in[i])
-            seen_renew(r->exec->seen, r->in[i], r->step->old[i].sha256);
-}
-
 struct fold_step outer_fold_step(const struct outer_step *s)
 {
     return (struct fold_step){
@@ -228,4 +221,35 @@ struct fold_step outer_run_fold(const struct outer_run *r,
     step.mom_spare = r->spare[OUTER_MOMENTUM];
     step.buf_spare = r->spare[OUTER_BUFFER];
     return step;
+}
+
+bool outer_run_is_intact(const struct outer_run *r)
+{
+    bool intact = true;
+    for (int i = 0; i < OUTER_FILES && intact; i++)
+        intact =
+            !r->in[i] || outer_verify(r->exec->seen, r->in[i], &r->step->old[i], "it", NULL) == 0;
+    return intact;
+}
+
+static const uint8_t *hash_of(const struct outer_run *r, int i)
+{
+    return r->in[i] && r->step->old[i].size > 0 ? r->step->old[i].sha256 : NULL;
+}
+
+bool outer_run_is_seen(const struct outer_run *r)
+{
+    bool seen = true;
+    for (int i = 0; i < OUTER_FILES && seen; i++)
+        seen = !hash_of(r, i) || seen_lately(r->exec->seen, r->in[i], hash_of(r, i));
+    return seen;
+}
+
+void outer_run_hash_ours(const struct outer_run *r, struct fold_step *step)
+{
+    step->full_is = hash_of(r, OUTER_FULL);
+    step->ema_is = hash_of(r, OUTER_EMA);
+    step->target_is = hash_of(r, OUTER_TARGET);
+    step->mom_is = hash_of(r, OUTER_MOMENTUM);
+    step->buf_is = hash_of(r, OUTER_BUFFER);
 }

@@ -54,9 +54,9 @@ int outer_run_blob(const struct outer_exec *e, const struct blob_ref *blob, char
 
 /* Our version and state must be intact and readable; if not, it is our fault alone. */
 int outer_run_check_ours(const struct outer_run *r, struct err *err);
-/* They were intact when the same step was begun early: what is unchanged since is not read again.
- */
-void outer_run_renew_ours(const struct outer_run *r);
+/* Whether they are intact; and whether that was seen a moment ago.  These mend nothing. */
+bool outer_run_is_intact(const struct outer_run *r);
+bool outer_run_is_seen(const struct outer_run *r);
 
 /* The origin of contribution i; codecs of differences take the layout of any version. */
 struct fold_origin outer_run_origin(const struct outer_run *r, size_t i);
@@ -64,6 +64,8 @@ struct fold_origin outer_run_origin(const struct outer_run *r, size_t i);
 /* The step for the fold: of the contributions that are not refused, in `inputs`, which it keeps. */
 struct fold_step outer_run_fold(const struct outer_run *r,
                                 struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX]);
+/* Lets the fold check our version and state while it reads them; keeps r's step. */
+void outer_run_hash_ours(const struct outer_run *r, struct fold_step *step);
 
 /* Saves the state of v + 1 also in a store far away. */
 int outer_run_save_state(const struct outer_run *r, const struct blob_ref made[OUTER_FILES],

@@ -65,18 +65,6 @@ void seen_note(struct seen *s, const char *path, const uint8_t sha256[32])
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-void seen_renew(struct seen *s, const char *path, const uint8_t sha256[32])
-{
-    struct entry now;
-    if (!look(path, sha256, &now))
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    for (size_t i = 0; i < SEEN_FILES; i++)
-        if (s->entries[i].at_ms > 0 && is_same(&s->entries[i], &now))
-            s->entries[i].at_ms = now.at_ms;
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
 bool seen_lately(struct seen *s, const char *path, const uint8_t sha256[32])
 {
     struct entry now;

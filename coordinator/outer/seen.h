@@ -18,8 +18,6 @@ void seen_free(struct seen *s); /* NULL is fine */
 
 /* Notes that the file has this hash; a file whose metadata cannot be read is not noted. */
 void seen_note(struct seen *s, const char *path, const uint8_t sha256[32]);
-/* A file that was noted with this hash, however long ago, and is unchanged counts as noted now. */
-void seen_renew(struct seen *s, const char *path, const uint8_t sha256[32]);
 /* Whether the file was noted with this hash within SEEN_MS and is unchanged. */
 bool seen_lately(struct seen *s, const char *path, const uint8_t sha256[32]);
 

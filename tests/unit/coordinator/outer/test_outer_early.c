@@ -3,6 +3,9 @@
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/net/growing.h"
@@ -545,6 +548,75 @@ static void test_decided_meanwhile(void **state)
     rig_end(&r);
 }
 
+/* Changes the last byte of a file as a bad disk does, which leaves the file's times. */
+static void damage(const char *path)
+{
+    uint8_t byte;
+    struct stat st;
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    assert_int_equal(pread(fd, &byte, 1, st.st_size - 1), 1);
+    byte ^= 0x40;
+    assert_int_equal(pwrite(fd, &byte, 1, st.st_size - 1), 1);
+    assert_int_equal(futimens(fd, (struct timespec[]){st.st_atim, st.st_mtim}), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+/* What the step starts from is damaged while contributions arrive: that is in no version, and the
+ * step says what it is.  `mended`: before it is decided, so that only what was begun is lost. */
+static void damaged_meanwhile(bool mended)
+{
+    struct rig r, plain;
+    struct err err = {0};
+    struct growing *g = NULL;
+    rig_begin(&r);
+    rig_begin(&plain);
+    for (int round = 0; round < 2; round++) {
+        contribute(&r, alike);
+        contribute(&plain, alike);
+        send_parts(&plain, 1);
+        struct outer_step *want = make_step(&plain), *got = make_step(&r);
+        run_plain(&plain, want);
+        record(&plain, want);
+        send_parts(&r, 0.4);
+        n_ended = 0;
+        clock_fake_set(clock_now_ns() + 2 * (uint64_t)SEEN_MS * CLOCK_NS_PER_MS);
+        assert_int_equal(outer_early(r.exec, make_step(&r), on_end), 0);
+        WAIT_DOING(outer_early_delta(r.exec, r.state_dir, &g) == 0, loop_turn(r.loop, false));
+        growing_drop(g);
+        char *target = outer_state_file(r.state_dir, "target", r.version);
+        if (round > 0)
+            damage(target);
+        send_parts(&r, 1);
+        if (round > 0 && mended) {
+            WAIT_DOING(n_ended == 1, loop_turn(r.loop, false));
+            damage(target);
+        } else if (round > 0) {
+            assert_int_equal(outer_submit(r.exec, got, on_done, &err), 0);
+            WAIT_DOING(r.done == 2, loop_turn(r.loop, false));
+            assert_int_equal(got->rc, -ERR_HASH);
+            assert_non_null(strstr(got->reason, "target"));
+            damage(target);
+        }
+        run(&r, got);
+        assert_int_equal(got->early, round == 0);
+        same_results(got, want);
+        record(&r, got);
+        mem_free(target);
+        step_free(want);
+        step_free(got);
+    }
+    clock_fake_clear();
+    rig_end(&r);
+    rig_end(&plain);
+}
+
+static void test_damaged_meanwhile(void **state)
+{
+    damaged_meanwhile(false);
+    damaged_meanwhile(true);
+}
+
 /* The bytes that this process has read. */
 static uint64_t bytes_read(void)
 {
@@ -613,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_undecided),
         cmocka_unit_test(test_fair),
         cmocka_unit_test(test_decided_meanwhile),
+        cmocka_unit_test(test_damaged_meanwhile),
         cmocka_unit_test(test_checked_once),
         cmocka_unit_test(test_shutdown),
     };

@@ -81,24 +81,6 @@ static void long_ago_is_not_known(void **state)
     clock_fake_clear();
 }
 
-/* Who has known it all the time need not look again. */
-static void long_ago_is_renewed(void **state)
-{
-    struct fixture *f = *state;
-    clock_fake_set(1000 * CLOCK_NS_PER_MS);
-    seen_note(f->seen, f->path, ours);
-    clock_fake_advance(5 * SEEN_MS * CLOCK_NS_PER_MS);
-    seen_renew(f->seen, f->path, others);
-    assert_false(seen_lately(f->seen, f->path, ours));
-    seen_renew(f->seen, f->path, ours);
-    assert_true(seen_lately(f->seen, f->path, ours));
-    assert_false(seen_lately(f->seen, f->path, others));
-    set_mtime(f->path, 7);
-    seen_renew(f->seen, f->path, ours);
-    assert_false(seen_lately(f->seen, f->path, ours));
-    clock_fake_clear();
-}
-
 static void oldest_goes_first(void **state)
 {
     struct fixture *f = *state;
@@ -114,8 +96,10 @@ static void oldest_goes_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(same_file_is_known),  TEST(changed_file_is_not), TEST(long_ago_is_not_known),
-        TEST(long_ago_is_renewed), TEST(oldest_goes_first),
+        TEST(same_file_is_known),
+        TEST(changed_file_is_not),
+        TEST(long_ago_is_not_known),
+        TEST(oldest_goes_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
