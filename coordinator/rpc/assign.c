@@ -271,7 +271,7 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
     bool counted = false;
     struct turns turns = {0};
     struct asker *all = askers(s, &n);
-    uint32_t *rooms = tell ? ahead_rooms(s) : NULL;
+    uint32_t *rooms = tell ? ahead_rooms(co) : NULL;
     if (list->spares)
         turns_init(&turns, co);
     for (size_t i = 0; i < n; i++) {

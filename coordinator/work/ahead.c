@@ -96,8 +96,27 @@ static bool has_versions(const struct job *j)
     return false;
 }
 
-uint32_t *ahead_rooms(const struct state *s)
+/* Could w get the job's phases? */
+static bool fits(const struct coordinator *co, const struct worker *w, const struct job *j)
 {
+    return j->state == JOB_RUNNING && query_withheld(&co->state, j) == NULL &&
+           query_fits(j, TASK_TRAIN, 0, w, core_now(co));
+}
+
+/* Does w fetch the job's versions, or wait with one near the newest? */
+static bool has_place(const struct coordinator *co, const struct worker *w, const struct job *j)
+{
+    if (w->state != WORKER_HERE || w->ahead.job_id != j->id)
+        return false;
+    return w->ahead.due ||
+           (w->task_id == 0 && w->fetches_ahead && !worker_goes(w) &&
+            worker_standing(w) != STANDING_FAILING && w->quarantined_until_ms <= core_now(co) &&
+            is_near(w, j, w->ahead.path) && fits(co, w, j));
+}
+
+uint32_t *ahead_rooms(const struct coordinator *co)
+{
+    const struct state *s = &co->state;
     uint32_t *rooms = mem_alloc_array(s->n_jobs + 1, sizeof(*rooms));
     for (size_t i = 0; i < s->n_jobs; i++) {
         if (s->jobs[i]->state != JOB_RUNNING || !has_versions(s->jobs[i]))
@@ -107,17 +126,12 @@ uint32_t *ahead_rooms(const struct state *s)
     }
     for (size_t i = 0; i < s->n_workers; i++) {
         const struct worker *w = s->workers[i];
-        for (size_t k = 0; w->ahead.due && w->state == WORKER_HERE && k < s->n_jobs; k++)
-            rooms[k] -= s->jobs[k]->id == w->ahead.job_id && rooms[k] > 0;
+        const struct job *j = w->ahead.job_id != 0 ? state_job(s, w->ahead.job_id) : NULL;
+        const bool has = j != NULL && has_place(co, w, j);
+        for (size_t k = 0; has && k < s->n_jobs; k++)
+            rooms[k] -= s->jobs[k] == j && rooms[k] > 0;
     }
     return rooms;
-}
-
-/* Could w get the job's phases? */
-static bool fits(const struct coordinator *co, const struct worker *w, const struct job *j)
-{
-    return j->state == JOB_RUNNING && query_withheld(&co->state, j) == NULL &&
-           query_fits(j, TASK_TRAIN, 0, w, core_now(co));
 }
 
 /* Is a worker here that had the replica last, or has it now? */
@@ -168,7 +182,7 @@ static const struct job *job_for(const struct coordinator *co, const struct work
     const struct job *best = NULL;
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
-        const bool had = w->ahead.due && w->ahead.job_id == j->id;
+        const bool had = has_place(co, w, j);
         if ((!had && rooms[i] == 0) || !fits(co, w, j) ||
             (best != NULL && (had ? best->quota.priority > j->quota.priority
                                   : best->quota.priority >= j->quota.priority)))
@@ -184,19 +198,21 @@ bool ahead_news(struct coordinator *co, struct worker *w, bool may_work, uint32_
     size_t at = 0;
     const bool fit = may_work && w->fetches_ahead && worker_standing(w) != STANDING_FAILING;
     const struct job *j = fit ? job_for(co, w, rooms, &at) : NULL;
-    const bool had = j != NULL && w->ahead.due && w->ahead.job_id == j->id;
-    const uint32_t path = had ? w->ahead.path : j != NULL ? path_for(&co->state, w, j) : 0;
+    const bool had = j != NULL && has_place(co, w, j);
+    const bool same = had && w->ahead.due;
+    const uint32_t path = same ? w->ahead.path : j != NULL ? path_for(&co->state, w, j) : 0;
     if (j != NULL && (w->ahead.job_id != j->id || w->ahead.path != path))
         w->ahead.version = 0; /* it has no part of these modules' files */
     const uint64_t told = j != NULL ? mark(w, j, path) : 0;
     const bool news = told != 0 ? told != w->ahead.told : j == NULL && w->ahead.told != 0;
     w->ahead.due = told != 0 && (news || w->ahead.due);
     w->ahead.told = told;
-    if (told == 0)
+    if (j == NULL)
         return news;
     rooms[at] -= !had && rooms[at] > 0;
     w->ahead.job_id = j->id;
     w->ahead.path = path;
-    w->ahead.version = ahead_version(w, module_at(j, path, 0))->version;
+    if (told != 0)
+        w->ahead.version = ahead_version(w, module_at(j, path, 0))->version;
     return news;
 }

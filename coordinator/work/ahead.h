@@ -10,7 +10,7 @@
  *
  * A worker that does not support prefetching is told nothing and is held back from nothing.  As
  * many workers are told as the job could use at once besides those that have its tasks, but at
- * least one. */
+ * least one; who waits with a version near the newest is one of them, so that others fetch none. */
 #ifndef COORDINATOR_AHEAD_H
 #define COORDINATOR_AHEAD_H
 
@@ -33,7 +33,7 @@ void ahead_leased(struct worker *w, const struct job *j, const struct task *t);
 void ahead_lost(struct worker *w, const struct task *t);
 
 /* How many more workers may be told, for each job in the order of the state; mem_free it. */
-uint32_t *ahead_rooms(const struct state *s);
+uint32_t *ahead_rooms(const struct coordinator *co);
 /* Whether there is something new to tell w, which waits.  If so, it is recorded and taken from
  * `rooms`.  may_work: the result of member_may_work(). */
 bool ahead_news(struct coordinator *co, struct worker *w, bool may_work, uint32_t *rooms);

@@ -47,7 +47,7 @@ static void holds(struct worker *w, const struct job *j, uint64_t version)
 
 static bool tell(struct coordinator *co, struct worker *w)
 {
-    uint32_t *rooms = ahead_rooms(&co->state);
+    uint32_t *rooms = ahead_rooms(co);
     const bool news = ahead_news(co, w, true, rooms);
     mem_free(rooms);
     return news;
@@ -205,13 +205,13 @@ static void as_many_are_told_as_could_be_used(void **state)
     struct worker *w[3];
     for (int i = 0; i < 3; i++)
         w[i] = newcomer(co);
-    uint32_t *rooms = ahead_rooms(&co->state);
+    uint32_t *rooms = ahead_rooms(co);
     assert_int_equal(rooms[0], 2);
     assert_true(ahead_news(co, w[0], true, rooms) && ahead_news(co, w[1], true, rooms));
     assert_int_equal(rooms[0], 0);
     assert_false(ahead_news(co, w[2], true, rooms));
     mem_free(rooms);
-    rooms = ahead_rooms(&co->state); /* both have places still */
+    rooms = ahead_rooms(co); /* both have places still */
     assert_int_equal(rooms[0], 0);
     assert_false(ahead_news(co, w[2], true, rooms));
     assert_false(ahead_news(co, w[0], true, rooms)); /* it was told that */
@@ -221,7 +221,7 @@ static void as_many_are_told_as_could_be_used(void **state)
     mem_free(rooms);
     w[2]->ahead.due = true; /* one too many */
     w[2]->ahead.job_id = j->id;
-    rooms = ahead_rooms(&co->state);
+    rooms = ahead_rooms(co);
     assert_int_equal(rooms[0], 0);
     mem_free(rooms);
     memset(&w[2]->ahead, 0, sizeof(w[2]->ahead));
@@ -229,20 +229,47 @@ static void as_many_are_told_as_could_be_used(void **state)
     assert_true(tell(co, w[2]));
     state_set_worker_state(&co->state, w[2], WORKER_LOST);
     j->leases = 2; /* all phases run: one worker is a reserve, and is told already */
-    rooms = ahead_rooms(&co->state);
+    rooms = ahead_rooms(co);
     assert_int_equal(rooms[0], 0);
     mem_free(rooms);
     state_set_worker_state(&co->state, w[0], WORKER_LOST);
-    rooms = ahead_rooms(&co->state);
+    rooms = ahead_rooms(co);
     assert_int_equal(rooms[0], 1);
     mem_free(rooms);
     j->leases = 1;
     (void)versions(co, 0, 3); /* another job has places of its own */
     assert_true(tell(co, newcomer(co)));
-    rooms = ahead_rooms(&co->state);
+    rooms = ahead_rooms(co);
     assert_int_equal(rooms[0], 0);
     assert_int_equal(rooms[1], 2);
     mem_free(rooms);
+}
+
+/* Who has the newest version, or was told of it before, is the reserve: nobody else fetches. */
+static void who_has_it_is_one_of_them(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = versions(co, 0, 3);
+    struct worker *w = newcomer(co), *other = newcomer(co);
+    j->leases = 2;
+    assert_true(tell(co, w));
+    holds(w, j, 3);
+    assert_false(tell(co, w)); /* it has all */
+    assert_false(tell(co, other));
+    new_version(j, 4);
+    assert_false(tell(co, other));
+    assert_true(tell(co, w));
+    w->held[0].version = 4;
+    assert_false(tell(co, w));
+    w->task_id = 1; /* that of another job: it is no reserve */
+    assert_true(tell(co, other));
+    memset(&other->ahead, 0, sizeof(other->ahead));
+    w->task_id = 0;
+    memset(&w->ahead, 0, sizeof(w->ahead)); /* it is back, with what it has */
+    assert_false(tell(co, w));
+    assert_false(tell(co, other));
+    w->drain = true;
+    assert_true(tell(co, other));
 }
 
 /* It hears once of what there is, again of what is new, and once that there is no more. */
@@ -281,12 +308,12 @@ static void some_are_told_nothing(void **state)
     struct coordinator *co = *state;
     struct job *j = versions(co, 0, 0);
     struct worker *w = newcomer(co);
-    uint32_t *rooms = ahead_rooms(&co->state);
+    uint32_t *rooms = ahead_rooms(co);
     assert_int_equal(rooms[0], 0);
     mem_free(rooms);
     assert_false(tell(co, w));
     new_version(j, 1);
-    rooms = ahead_rooms(&co->state);
+    rooms = ahead_rooms(co);
     assert_false(ahead_news(co, w, false, rooms));
     mem_free(rooms);
     w->fetches_ahead = false;
@@ -311,7 +338,7 @@ static void it_is_told_of_one_job(void **state)
     struct coordinator *co = *state;
     struct job *a = versions(co, 0, 3), *b = versions(co, 0, 2);
     struct worker *w = newcomer(co);
-    uint32_t *rooms = ahead_rooms(&co->state);
+    uint32_t *rooms = ahead_rooms(co);
     b->quota.priority = a->quota.priority + 1;
     assert_true(ahead_news(co, w, true, rooms));
     assert_int_equal(w->ahead.job_id, b->id);
@@ -381,6 +408,7 @@ int main(void)
         TEST(a_phase_without_a_step_is_lost_while_fetching),
         TEST(some_phases_begin_with_the_newest),
         TEST(as_many_are_told_as_could_be_used),
+        TEST(who_has_it_is_one_of_them),
         TEST(it_is_told_what_is_new),
         TEST(some_are_told_nothing),
         TEST(it_is_told_of_one_job),
