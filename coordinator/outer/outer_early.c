@@ -16,7 +16,7 @@
 #include "common/outer/wire.h"
 #include "coordinator/outer/outer_run.h"
 
-#define LOOK_MS 5 /* between looks for more bytes of a contribution */
+#define LOOK_MS 5 /* between looks for more bytes of a contribution, or for a place to compute */
 #define STALL_MS                                                                                   \
     15000u /* shorter than what a transfer of the delta waits for a byte (transfer.h) */
 
@@ -35,6 +35,7 @@ struct outer_early {
     struct input *inputs; /* one for each contribution */
     struct fold_result result;
     void (*on_end)(struct outer_step *step);
+    bool computes;     /* its thread's */
     atomic_bool files; /* it has made them, and they are nobody else's */
     atomic_bool stop;
     pthread_mutex_t lock;
@@ -54,28 +55,37 @@ static int stopped(const struct outer_early *e, struct err *err)
     return atomic_load(&e->stop) ? err_set(err, -ERR_CANCELLED, "the early step was stopped") : 0;
 }
 
-/* Waits until it may compute. */
-static void enter(const struct outer_early *e)
+static void look_again_later(void)
 {
-    while (sem_wait(&e->run.exec->computing) < 0)
-        ; /* a signal */
+    const struct timespec t = {.tv_nsec = LOOK_MS * 1000000};
+    (void)nanosleep(&t, NULL); /* a signal only makes it shorter */
 }
 
-static void leave(const struct outer_early *e)
+/* Waits until it may compute, or is stopped. */
+static int enter(struct outer_early *e, struct err *err)
 {
-    (void)sem_post(&e->run.exec->computing); /* at most as often as there were waits */
+    int rc;
+    while ((rc = stopped(e, err)) == 0 && sem_trywait(&e->run.exec->computing) < 0)
+        look_again_later();
+    e->computes = rc == 0;
+    return rc;
+}
+
+static void leave(struct outer_early *e)
+{
+    if (e->computes)
+        (void)sem_post(&e->run.exec->computing); /* at most as often as there were waits */
+    e->computes = false;
 }
 
 /* Waits a moment for more, while others may compute; since_ms: of the wait. */
-static int pause_for(const struct outer_early *e, uint64_t since_ms, struct err *err)
+static int pause_for(struct outer_early *e, uint64_t since_ms, struct err *err)
 {
-    const struct timespec t = {.tv_nsec = LOOK_MS * 1000000};
     if (clock_now_ms() - since_ms > STALL_MS)
         return err_set(err, -ETIMEDOUT, "no byte of a contribution came for %u s", STALL_MS / 1000);
     leave(e);
-    (void)nanosleep(&t, NULL); /* a signal only makes it shorter */
-    enter(e);
-    return stopped(e, err);
+    look_again_later();
+    return enter(e, err);
 }
 
 static int await(void *arg, uint64_t end, struct err *err)
@@ -170,7 +180,7 @@ static int fold_early(struct outer_early *e, struct err *err)
 {
     struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
     const struct outer_step *s = e->run.step;
-    int rc = stopped(e, err);
+    int rc = enter(e, err);
     if (rc == 0)
         rc = outer_run_open(&e->run, err);
     const bool hashes = rc == 0 && !outer_run_is_seen(&e->run);
@@ -204,7 +214,6 @@ static int work(void *arg)
 {
     struct outer_early *e = arg;
     struct err err = {0};
-    enter(e);
     const int rc = fold_early(e, &err);
     leave(e);
     atomic_store(&e->files, rc == 0);

@@ -12,6 +12,7 @@
 #include "common/net/loop.h"
 #include "coordinator/outer/outer_early.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/outer/outer_run.h"
 #include "coordinator/outer/seen.h"
 #include "tests/unit/wait.h"
 
@@ -531,6 +532,28 @@ static void test_fair(void **state)
     rig_end(&r);
 }
 
+/* One that waits for its turn to compute ends when it is stopped: its step may wait for that. */
+static void test_stopped_before_its_turn(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    contribute(&r, alike);
+    send_parts(&r, 1);
+    n_ended = 0;
+    for (unsigned i = 0; i < OUTER_EARLY_COMPUTING; i++) /* others compute for long */
+        assert_int_equal(sem_trywait(&r.exec->computing), 0);
+    assert_int_equal(outer_early(r.exec, make_step(&r), on_end), 0);
+    outer_early_stop(r.exec, r.state_dir);
+    WAIT_DOING(n_ended == 1, loop_turn(r.loop, false));
+    assert_int_equal(sem_trywait(&r.exec->computing), -1);
+    for (unsigned i = 0; i < OUTER_EARLY_COMPUTING; i++)
+        assert_int_equal(sem_post(&r.exec->computing), 0);
+    struct outer_step *s = make_step(&r);
+    run_plain(&r, s);
+    step_free(s);
+    rig_end(&r);
+}
+
 /* The step may be decided while the files of one that was whole are removed. */
 static void test_decided_meanwhile(void **state)
 {
@@ -684,6 +707,7 @@ int main(void)
         cmocka_unit_test(test_stalled),
         cmocka_unit_test(test_undecided),
         cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_stopped_before_its_turn),
         cmocka_unit_test(test_decided_meanwhile),
         cmocka_unit_test(test_damaged_meanwhile),
         cmocka_unit_test(test_checked_once),
