@@ -26,6 +26,7 @@
 #define RETRY_MS 1000
 #define REPORT_MS 30000
 #define LEAVE_BYE_MS 1500
+#define NOTICE_LOOK_MS 250
 #define JOBS_MAX 256
 #define SENDS_AGAIN_MAX 3
 #define SAVE_TIMES 6 /* writing a large checkpoint to a slow disk takes many times opt.hung_ms */
@@ -467,13 +468,7 @@ static void do_fail(struct agent *a)
         outcome_retryable(a->code, a->w && a->w->source_path && !a->blob_failed && !a->sending);
     str_copy(a->failure.reason, sizeof(a->failure.reason), a->detail);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, a->detail);
-    if (a->code == -ERR_DEVICE)
-        (void)err_set(&a->fatal, a->code, "the device failed: %s", a->detail);
-    else if (a->failure.code == -ERR_DEVICE)
-        (void)err_set(&a->fatal, -EIO,
-                      "the work dir cannot be used any more: %s; see to it, or give another "
-                      "--work-dir, and start workerd again",
-                      err.msg);
+    outcome_breaks(a->code, a->failure.code, a->detail, err.msg, &a->fatal);
     a->core.broken |= a->fatal.code < 0;
 }
 
@@ -711,6 +706,13 @@ static void on_notice(void *arg)
 {
     struct agent *a = arg;
     const uint64_t now = loop_now_ms(a->loop), left = a->leave_ms > now ? a->leave_ms - now : 0;
+    const uint64_t took_ns = atomic_load(&a->opt.engine->snapshot_ns);
+    const enum agent_notice next = decide_agent_notice(&a->core, left, took_ns);
+    if (next == AGENT_NOTICE_SAVE && a->w)
+        atomic_store(&a->w->save, true);
+    if (next != AGENT_NOTICE_LEAVE)
+        return;
+    loop_timer_stop(a->notice);
     agent_leave(a, a->notice_reason, left > LEAVE_BYE_MS ? (uint32_t)left - LEAVE_BYE_MS : 0);
 }
 
@@ -886,14 +888,11 @@ void agent_notice(struct agent *a, const char *reason, uint32_t ms)
 {
     if (a->core.leave != AGENT_STAYS)
         return;
-    const uint64_t ns = atomic_load(&a->opt.engine->snapshot_ns), keep = decide_agent_keep_ms(ns);
-    if (a->w && ns == 0) /* nobody knows how long one takes, so one is sent now, too */
-        atomic_store(&a->w->save, true);
     log_warn("agent", "%s in %.0f s", reason, ms / 1e3);
     str_copy(a->notice_reason, sizeof(a->notice_reason), reason);
     a->leave_ms = loop_now_ms(a->loop) + ms;
     session_notice(a->session, reason, ms);
     news(a, AGENT_DRAIN);
     if (a->core.leave == AGENT_STAYS)
-        loop_timer_start(a->notice, ms > keep ? (uint32_t)(ms - keep) : 0, 0);
+        loop_timer_start(a->notice, 0, NOTICE_LOOK_MS);
 }

@@ -3,7 +3,8 @@
 #define IN(state) (1u << AGENT_##state)
 #define COMPUTES (IN(PLANNING) | IN(RUNNING) | IN(STOPPING))
 
-#define NOTICE_KEEP_MS UINT64_C(30000)
+#define NOTICE_SAVE_MS UINT64_C(30000)
+#define NOTICE_BYE_MS UINT64_C(5000)
 
 /* Targets of a move besides the states. */
 enum { OVER = AGENT_STATES, FREE }; /* the task is over; there is none */
@@ -188,10 +189,16 @@ static void on_any(struct agent_core *c, const struct agent_event *ev, struct ag
     }
 }
 
-uint64_t decide_agent_keep_ms(uint64_t snapshot_ns)
+enum agent_notice decide_agent_notice(struct agent_core *c, uint64_t left_ms, uint64_t took_ns)
 {
-    const uint64_t ms = snapshot_ns / 1000000 * 3 / 2;
-    return ms > NOTICE_KEEP_MS ? ms : NOTICE_KEEP_MS;
+    const uint64_t keep_ms = took_ns ? took_ns / 1000000 * 3 / 2 + NOTICE_BYE_MS : NOTICE_SAVE_MS;
+    const int due = left_ms <= NOTICE_SAVE_MS ? 2 : took_ns == 0 ? 1 : 0;
+    if (left_ms <= keep_ms)
+        return AGENT_NOTICE_LEAVE;
+    if (due <= c->saved)
+        return AGENT_NOTICE_WAIT;
+    c->saved = due;
+    return AGENT_NOTICE_SAVE;
 }
 
 struct agent_decision decide_agent(struct agent_core *c, const struct agent_event *ev)

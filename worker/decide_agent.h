@@ -42,6 +42,7 @@ struct agent_core {
     bool drain;  /* it takes no other task */
     bool broken; /* this process cannot continue after its task */
     bool hung;   /* the compute thread is not waited for any more */
+    int saved;   /* snapshots of a notice: 1: it has asked for the first, 2: for the second */
 };
 
 enum agent_news {
@@ -127,9 +128,15 @@ struct agent_decision decide_agent(struct agent_core *c, const struct agent_even
  * on fragments that were sent. */
 bool decide_agent_makes(const struct agent_core *c);
 
-/* What is kept of the time that a notice leaves, for the last snapshot: half a minute, or half as
- * much again as the last one took to make and send (0: none was sent). */
-uint64_t decide_agent_keep_ms(uint64_t snapshot_ns);
+/* After a notice, with left_ms until the machine goes: go on with the task, ask for a snapshot and
+ * go on, or leave.  took_ns: what the last snapshot took to be begun, made and sent (0: none was
+ * sent).
+ *
+ * One is asked for half a minute before, so that little is lost if the last one does not arrive,
+ * and at once if nobody knows how long one takes.  The worker leaves when half as much again as
+ * one takes is left, and what a good-bye needs, or half a minute if that is not known. */
+enum agent_notice { AGENT_NOTICE_WAIT, AGENT_NOTICE_SAVE, AGENT_NOTICE_LEAVE };
+enum agent_notice decide_agent_notice(struct agent_core *c, uint64_t left_ms, uint64_t took_ns);
 
 /* Whether the compute thread has the present task. */
 bool decide_agent_computes(const struct agent_core *c);

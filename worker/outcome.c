@@ -240,6 +240,17 @@ bool outcome_retryable(int code, bool ingest)
     }
 }
 
+void outcome_breaks(int code, int blamed, const char *detail, const char *disk, struct err *ret)
+{
+    if (code == -ERR_DEVICE)
+        (void)err_set(ret, code, "the device failed: %s", detail);
+    else if (blamed == -ERR_DEVICE)
+        (void)err_set(ret, -EIO,
+                      "the work dir cannot be used any more: %s; see to it, or give another "
+                      "--work-dir, and start workerd again",
+                      disk);
+}
+
 int outcome_try_disk(const char *tmp_dir, struct err *err)
 {
     char *path = file_join(tmp_dir, "probe");

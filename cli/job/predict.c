@@ -172,15 +172,16 @@ static void snapshots(const struct job_spec *s, const struct measured_network *n
                       const struct predict_options *opt, struct prediction *p)
 {
     const double phase_s = s->outer.steps ? s->outer.steps * n->step_s : s->outer.seconds;
-    double apart = job_snapshot_s(s, n->parameters);
+    double apart = job_snapshot_s(s, n->parameters), sent_s = 0;
     p->snapshots = 0;
     p->snapshot_bytes = codec_bytes(codec_of_part((enum codec)s->wire.up), n->parameters);
-    if (apart > 0 && opt->bytes_per_s)
-        apart = fmax(apart, JOB_SNAPSHOT_SENT_SHARE * (double)p->snapshot_bytes /
-                                (double)opt->bytes_per_s);
+    if (opt->bytes_per_s)
+        sent_s = (double)p->snapshot_bytes / (double)opt->bytes_per_s;
+    if (apart > 0)
+        apart = fmax(apart, JOB_SNAPSHOT_SENT_SHARE * sent_s);
     p->snapshot_s = apart;
-    if (apart > 0) /* none is due at the phase's end */
-        p->snapshots = (int)(phase_s * (1 - 1e-9) / apart);
+    if (apart > 0) /* none is made that has not arrived half an interval before the phase's end */
+        p->snapshots = (int)fmax(0, (phase_s - sent_s) / apart - 0.5);
 }
 
 /* Times that an average of the weights is fetched, if by another worker each. */

@@ -27,6 +27,7 @@ struct snapshots {
     struct uplink_job *puts[MODEL_LEVELS_MAX];
     struct uplink_job *call;
     uint64_t begun_ns, made_ns, sent_ns; /* when the last one began; its times to make and send */
+    uint64_t seen_ns, apart_ns;          /* when a step last ended; the longest time to the next */
     struct log_change trouble;
 };
 
@@ -36,6 +37,19 @@ uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_n
     if (ns < MADE_SHARE * made_ns)
         ns = MADE_SHARE * made_ns;
     return ns < JOB_SNAPSHOT_SENT_SHARE * sent_ns ? JOB_SNAPSHOT_SENT_SHARE * sent_ns : ns;
+}
+
+bool snapshots_pays(uint64_t left_ns, uint64_t pause_ns, uint64_t sent_ns)
+{
+    return left_ns >= sent_ns && left_ns - sent_ns >= pause_ns / 2;
+}
+
+/* What remains of the phase, at the speed that it has had. */
+static uint64_t left_ns(const struct snapshots *s, const struct replica_cursor *at)
+{
+    const double left_s = s->t->steps ? (s->t->steps - at->steps) * at->seconds / at->steps
+                                      : (double)s->t->seconds - at->seconds;
+    return left_s > 0 ? (uint64_t)(left_s * 1e9) : 0;
 }
 
 struct snapshots *snapshots_open(const struct snapshots_options *opt)
@@ -185,7 +199,7 @@ static int next(struct snapshots *s, struct err *err)
     s->trouble.hash = 0;
     s->sent_ns = clock_now_ns() - s->begun_ns;
     if (s->opt.took_ns)
-        atomic_store(s->opt.took_ns, s->sent_ns);
+        atomic_store(s->opt.took_ns, s->apart_ns + s->sent_ns);
     log_debug("snapshot", "task=%" PRIu64 " is saved at step %u", s->w->task->id, s->saved);
     drop(s);
     return 0;
@@ -206,16 +220,23 @@ void snapshots_travel(struct snapshots *s)
         pump(s, false);
 }
 
+static bool is_due(const struct snapshots *s, const struct replica_cursor *at)
+{
+    const uint64_t pause = snapshots_pause_ns(s->t->snapshot_ms, s->made_ns, s->sent_ns);
+    return clock_now_ns() - s->begun_ns >= pause &&
+           snapshots_pays(left_ns(s, at), pause, s->sent_ns);
+}
+
 void snapshots_step(struct snapshots *s, const struct replica_cursor *at)
 {
     if (s == NULL)
         return;
+    const uint64_t now = clock_now_ns(), apart = s->seen_ns ? now - s->seen_ns : 0;
+    s->apart_ns = apart > s->apart_ns ? apart : s->apart_ns;
     pump(s, false);
-    const uint64_t since = clock_now_ns() - s->begun_ns;
-    if (s->stage == IDLE && at->steps > s->saved &&
-        (atomic_load(&s->w->save) ||
-         since >= snapshots_pause_ns(s->t->snapshot_ms, s->made_ns, s->sent_ns)))
+    if (s->stage == IDLE && at->steps > s->saved && (atomic_load(&s->w->save) || is_due(s, at)))
         begin(s, at);
+    s->seen_ns = clock_now_ns();
 }
 
 void snapshots_last(struct snapshots *s, const struct replica_cursor *at)

@@ -5,8 +5,8 @@
  *    IDLE ─due─► SENDS (the files, in the background) ─► REPORTS ─► IDLE
  *
  * Due is one `TrainTask.snapshot_ms` after the last began, but never so often that making them
- * takes more than a fiftieth of the time, or sending them more than a quarter.  Failing to save is
- * no failure of the phase.  Compute thread. */
+ * takes more than a fiftieth of the time, or sending them more than a quarter, nor so late in the
+ * phase that it does not pay.  Failing to save is no failure of the phase.  Compute thread. */
 #ifndef WORKER_SNAPSHOT_H
 #define WORKER_SNAPSHOT_H
 
@@ -23,13 +23,21 @@ struct work_output;
 /* What a snapshot takes at least, by what making and sending the last one took.  Pure. */
 uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_ns);
 
+/* Does one pay that is due, so much before the phase's end?  Where the time between two is the best
+ * one, a snapshot costs as much as the losses of one interval, each of half an interval of work.
+ * From now on it would spare each loss a whole one: that pays if, when it has arrived, at least
+ * half an interval remains.  Pure. */
+bool snapshots_pays(uint64_t left_ns, uint64_t pause_ns, uint64_t sent_ns);
+
 struct snapshots_options {
     struct work *w;  /* a TRAIN task */
     uint64_t window; /* samples are drawn in any order within so many (data.h); 0: within all */
     /* What each of the task's modules has gained with `samples`, by contribute.h's `snapshot`. */
     int (*make)(void *arg, uint64_t samples, struct work_output *outs, struct err *err);
     void *arg;
-    _Atomic uint64_t *took_ns; /* set to what it takes to make and send one; NULL: nobody asks */
+    /* Set to what it takes from asking for one until it is sent: the step that is under way, making
+     * and sending; NULL: nobody asks. */
+    _Atomic uint64_t *took_ns;
 };
 
 /* make() of one of our own networks; r->flat is scratch. */

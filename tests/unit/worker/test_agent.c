@@ -634,6 +634,23 @@ static void a_late_notice(void **state)
     say_bye("the cloud wants it"); /* 1.5 s of these are for the good-bye */
 }
 
+/* How long a snapshot takes may be known only after the notice: the time is kept all the same. */
+static void time_is_kept_that_is_known_later(void **state)
+{
+    do_task(11);
+    const unsigned stops = deltas.stops;
+    agent_notice(me.agent, "the cloud wants it", 600000);
+    for (int i = 0; i < 5; i++)
+        loop_turn(me.loop, true);
+    assert_int_equal(deltas.stops, stops);
+    atomic_store(&host.engine->snapshot_ns, 400 * CLOCK_NS_PER_S);
+    UNTIL(deltas.stops > stops); /* it leaves, with the result */
+    atomic_store(&host.engine->snapshot_ns, 0);
+    assert_null(line.bye);
+    take_report(true);
+    say_bye("the cloud wants it");
+}
+
 static void refused_for_ever(void **state)
 {
     struct err why = {0};
@@ -733,6 +750,7 @@ int main(void)
         TEST(a_notice),
         TEST(a_late_notice),
         TEST(a_notice_in_a_task),
+        TEST(time_is_kept_that_is_known_later),
         TEST(refused_for_ever),
         TEST(ends_in_mid_task),
         TEST(verdicts),

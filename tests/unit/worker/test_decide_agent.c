@@ -384,13 +384,34 @@ static void until_it_is_reported(void **state)
     }
 }
 
-/* What a slow link needs: half a minute is enough for most. */
+/* From a notice to its end: as late as the link bears, and never without a snapshot on the way. */
 static void time_is_kept_for_the_last_snapshot(void **state)
 {
-    (void)state;
-    assert_int_equal(decide_agent_keep_ms(0), 30000);
-    assert_int_equal(decide_agent_keep_ms(UINT64_C(20000000000)), 30000);
-    assert_int_equal(decide_agent_keep_ms(UINT64_C(64000000000)), 96000);
+    enum { WAIT = AGENT_NOTICE_WAIT, SAVE = AGENT_NOTICE_SAVE, LEAVE = AGENT_NOTICE_LEAVE };
+    static const struct {
+        uint64_t left_ms, took_s;
+        int saved, next;
+    } cases
+        [] =
+            {
+                {120000, 0, 0, SAVE}, /* how long does one take? */
+                {119750, 0, 1, WAIT},  {30001, 0, 1, WAIT},
+                {30000, 0, 1, LEAVE}, /* it has not come: nobody knows */
+                {119000, 1, 1, WAIT}, /* it takes a second */
+                {119000, 1, 0, WAIT},  {30000, 1, 1, SAVE},
+                {30000, 1, 0, SAVE},   {29750, 1, 2, WAIT},
+                {6501, 1, 2, WAIT},    {6500, 1, 2, LEAVE},
+                {95001, 60, 1, WAIT}, /* that of the notice's beginning took a minute */
+                {95000, 60, 1, LEAVE}, {10000, 1, 0, SAVE}, /* all that there is */
+                {10000, 20, 0, LEAVE}, {0, 0, 0, LEAVE},
+            };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct agent_core c = {.state = AGENT_RUNNING, .drain = true, .saved = cases[i].saved};
+        if ((int)decide_agent_notice(&c, cases[i].left_ms,
+                                     cases[i].took_s * UINT64_C(1000000000)) != cases[i].next)
+            fail_msg("case %zu", i);
+        assert_true(cases[i].next == SAVE ? c.saved > cases[i].saved : c.saved == cases[i].saved);
+    }
 }
 
 int main(void)

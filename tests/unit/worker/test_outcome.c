@@ -179,6 +179,18 @@ static void tried_again(void **state)
     assert_true(outcome_retryable(-EIO, true));
 }
 
+/* Who has no device or no disk cannot go on, whatever the task. */
+static void breaks(void **state)
+{
+    struct err err = {0};
+    outcome_breaks(-ERR_FORMAT, -ENOMEM, "a", "b", &err);
+    assert_int_equal(err.code, 0);
+    outcome_breaks(-EIO, -ERR_DEVICE, "a", "/x is gone", &err);
+    assert_true(err.code == -EIO && strstr(err.msg, "/x is gone; see to it"));
+    outcome_breaks(-ERR_DEVICE, -ERR_DEVICE, "no answer", "", &err);
+    assert_true(err.code == -ERR_DEVICE && strstr(err.msg, "the device failed: no answer"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +201,7 @@ int main(void)
         cmocka_unit_test(failures),
         cmocka_unit_test(blame),
         cmocka_unit_test(tried_again),
+        cmocka_unit_test(breaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

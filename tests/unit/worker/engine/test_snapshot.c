@@ -358,6 +358,81 @@ static void as_often_as_the_link_bears(void **state)
     assert_int_equal(snapshots_pause_ns(60000, 2000 * MS, 40000 * MS), 160000 * MS);
 }
 
+/* The last minutes of a phase are not worth one. */
+static void none_that_does_not_pay(void **state)
+{
+    static const struct {
+        uint64_t left_s, pause_s, sent_s;
+        bool pays;
+    } cases[] = {
+        {1800, 600, 0, true},     {300, 600, 0, true},       {299, 600, 0, false},
+        {400, 600, 100, true},    {399, 600, 100, false},    {99, 600, 100, false},
+        {3600, 4800, 1200, true}, {3599, 4800, 1200, false}, {0, 60, 0, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (snapshots_pays(cases[i].left_s * 1000 * MS, cases[i].pause_s * 1000 * MS,
+                           cases[i].sent_s * 1000 * MS) != cases[i].pays)
+            fail_msg("case %zu", i);
+}
+
+/* By steps, and by the clock; one that is asked for is made all the same. */
+static void none_at_the_end(void **state)
+{
+    struct rig r;
+    begin(&r, "int8");
+    train(&r);
+    clock_fake_set(clock_now_ns());
+    struct snapshots *s = open_snapshots(&r, 0);
+    struct replica_cursor at = here; /* 1.5 s for 4 of 9 steps */
+    r.train.snapshot_ms = 4000;
+    clock_fake_advance(4 * CLOCK_NS_PER_S);
+    snapshots_step(s, &at);
+    assert_int_equal(co.puts, 0); /* 1.9 s remain */
+    r.train.steps = 0;
+    r.train.seconds = 3;
+    snapshots_step(s, &at);
+    assert_int_equal(co.puts, 0);
+    r.train.seconds = 4;
+    snapshots_step(s, &at);
+    assert_int_equal(co.puts, 1);
+    snapshots_step(s, &at); /* it is sent */
+    snapshots_step(s, &at);
+    at.steps++;
+    at.seconds = 4;
+    atomic_store(&r.work.save, true);
+    snapshots_step(s, &at);
+    assert_int_equal(co.puts, 2);
+    snapshots_close(s);
+    clock_fake_clear();
+    end(&r);
+}
+
+/* The step under way counts to what the next one takes, and not the first, which is longer. */
+static void how_long_one_takes(void **state)
+{
+    struct rig r;
+    begin(&r, "int8");
+    train(&r);
+    clock_fake_set(clock_now_ns());
+    struct snapshots *s = open_snapshots(&r, 0);
+    struct replica_cursor at = here;
+    clock_fake_advance(60 * CLOCK_NS_PER_S);
+    r.train.snapshot_ms = UINT32_MAX;
+    snapshots_step(s, &at);
+    clock_fake_advance(3 * CLOCK_NS_PER_S);
+    co.held = true;
+    atomic_store(&r.work.save, true);
+    snapshots_step(s, &at);
+    clock_fake_advance(2 * CLOCK_NS_PER_S);
+    co.held = false;
+    snapshots_step(s, &at);
+    snapshots_step(s, &at);
+    assert_int_equal(atomic_load(&r.took_ns), 5 * CLOCK_NS_PER_S);
+    snapshots_close(s);
+    clock_fake_clear();
+    end(&r);
+}
+
 static void check_says_what_is_wrong(void **state)
 {
     (void)state;
@@ -404,6 +479,9 @@ int main(void)
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(failing_is_no_failure_of_the_phase),
         cmocka_unit_test(as_often_as_the_link_bears),
+        cmocka_unit_test(none_that_does_not_pay),
+        cmocka_unit_test(none_at_the_end),
+        cmocka_unit_test(how_long_one_takes),
         cmocka_unit_test(check_says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
