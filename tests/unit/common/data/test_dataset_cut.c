@@ -117,6 +117,44 @@ static void one_of_several(void **state)
     scratch_free(dir);
 }
 
+/* A tar is shuffled through files of its size; a disk that is too small is told before, not when it
+ * is full.  What is only looked at needs no such room, nor does a folder. */
+static void room_to_shuffle(void **state)
+{
+    enum { TAR, FOLDER };
+    static const struct {
+        int source;
+        uint64_t bytes;
+        bool look, refused;
+    } cases[] = {
+        {TAR, 1000, false, false},
+        {TAR, UINT64_MAX / 2, false, true},
+        {TAR, UINT64_MAX / 2, true, false},
+        {FOLDER, UINT64_MAX / 2, false, false},
+    };
+    char *dir = scratch_new(), *data = in(dir, "data"), *tar = in(dir, "a.tar");
+    fill_folder(data, "cat", 2, png);
+    make_tar(dir, "a.tar", "1.png=PNG;1.cls=0;2.png=PNG;2.cls=0");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct dataset *ds;
+        struct dataset_report r;
+        const struct dataset_cut opt = {
+            .shard_samples = 16, .dir = dir, .on_shard = drop, .look = cases[i].look};
+        OK(images_open(cases[i].source == TAR ? tar : data, &ds, err));
+        ds->bytes = cases[i].bytes;
+        if (cases[i].refused) {
+            FAILS(dataset_cut(ds, &opt, &r, err), " to shuffle, but");
+        } else {
+            OK(dataset_cut(ds, &opt, &r, err));
+            dataset_report_release(&r);
+        }
+        dataset_close(ds);
+    }
+    mem_free(data);
+    mem_free(tar);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +163,7 @@ int main(void)
         cmocka_unit_test(columns_are_of_one_length),
         cmocka_unit_test(tells_how_far_it_is),
         cmocka_unit_test(one_of_several),
+        cmocka_unit_test(room_to_shuffle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
