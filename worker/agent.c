@@ -75,6 +75,7 @@ struct agent {
     bool blob_failed; /* one of the coordinator, not the source outside */
 
     struct pulse pulse;
+    struct progress_beside beside;
 };
 
 /* A job of the compute thread. */
@@ -468,8 +469,7 @@ static void do_fail(struct agent *a)
         outcome_retryable(a->code, a->w && a->w->source_path && !a->blob_failed && !a->sending);
     str_copy(a->failure.reason, sizeof(a->failure.reason), a->detail);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, a->detail);
-    outcome_breaks(a->code, a->failure.code, a->detail, err.msg, &a->fatal);
-    a->core.broken |= a->fatal.code < 0;
+    a->core.broken |= outcome_breaks(a->code, a->failure.code, a->detail, err.msg, &a->fatal);
 }
 
 /* The coordinator lacks a file that it had received: another coordinator, or another disk, has
@@ -781,7 +781,7 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     req->bytes_up = data.bytes_out;
     req->bytes_down = data.bytes_in;
     vitals_put(a->vitals, req);
-    coming_tell(a->coming, told ? &a->w->progress : NULL);
+    progress_tell_beside(&a->beside, told ? &a->w->progress : NULL);
     pulse_put(&a->pulse, told ? &a->w->progress : NULL, a->task_id, a->attempt, req);
 }
 
@@ -823,6 +823,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
         return rc;
     }
     a->opt.env.compute = a->compute;
+    a->opt.env.beside = &a->beside;
     a->uplink = uplink_open(&a->opt.env, a->session);
     a->early = early_new(&(struct early_options){.env = &a->opt.env,
                                                  .modules = a->opt.modules,

@@ -1,7 +1,5 @@
 #include "worker/coming.h"
 
-#include <stdatomic.h>
-
 #include "common/base/file.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
@@ -23,7 +21,7 @@ struct delta {
     struct coming *c; /* NULL: nobody waits for it any more */
     struct cache *cache;
     struct modules *modules;
-    atomic_uint *pieces;               /* c's: they outlive the compute thread */
+    struct progress_beside *beside;
     uint64_t module_id, version, xfer; /* xfer 0: it has come */
     char *sent;                        /* the file as it comes */
     struct err err;
@@ -37,8 +35,6 @@ struct coming {
     void *arg;
     struct list deltas;
     unsigned n_begun;
-    unsigned told;      /* pieces that coming_tell() has seen */
-    atomic_uint pieces; /* done by the compute thread */
 };
 
 struct coming *coming_new(const struct fetch_env *env, struct modules *modules, const char *tmp_dir,
@@ -136,15 +132,10 @@ static int put_in_order(struct delta *d)
     return rc;
 }
 
-static void hear_piece(void *arg)
-{
-    atomic_fetch_add((atomic_uint *)arg, 1);
-}
-
 static int restore(void *arg)
 {
     struct delta *d = arg;
-    pieces_hear(hear_piece, d->pieces);
+    progress_hear_beside(d->beside);
     const int rc = put_in_order(d);
     pieces_hear(NULL, NULL);
     return rc;
@@ -190,7 +181,7 @@ void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const 
     *d = (struct delta){.c = c,
                         .cache = c->env->cache,
                         .modules = c->modules,
-                        .pieces = &c->pieces,
+                        .beside = c->env->beside,
                         .module_id = module_id,
                         .version = version,
                         .sent = str_printf("%s/coming-%u", c->tmp_dir, c->n_begun++)};
@@ -220,12 +211,4 @@ bool coming_awaits(const struct coming *c, const Skerry__V1__Task *task)
                 return true;
     }
     return false;
-}
-
-void coming_tell(struct coming *c, struct progress *to)
-{
-    const unsigned pieces = atomic_load(&c->pieces);
-    if (to && pieces != c->told)
-        progress_sign(to);
-    c->told = pieces;
 }

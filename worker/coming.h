@@ -18,7 +18,6 @@
 struct coming;
 struct fetch_env;
 struct modules;
-struct progress;
 
 /* env, modules (NULL: no versions are made) and tmp_dir are kept until coming_free; on_end(arg): a
  * delta is here, or will not come. */
@@ -32,9 +31,6 @@ void coming_free(struct coming *c);
 void coming_start(struct coming *c, uint64_t module_id, uint64_t version, const char *url);
 /* Whether a delta is on its way that the task, of a version that is made, will probably need. */
 bool coming_awaits(const struct coming *c, const Skerry__V1__Task *task);
-/* A task waits while the compute thread puts a delta in order, or makes its version: if it goes on
- * with that, piece by piece, since the last call, that is a sign of the task's.  NULL: no task. */
-void coming_tell(struct coming *c, struct progress *to);
 /* Gives up all. */
 void coming_stop(struct coming *c); /* accepts NULL */
 

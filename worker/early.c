@@ -1,6 +1,7 @@
 #include "worker/early.h"
 
 #include "common/base/log.h"
+#include "common/base/pieces.h"
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "worker/link/fetch.h"
@@ -106,8 +107,10 @@ static int make_work(void *arg)
 {
     struct told *t = arg;
     int rc = 0;
-    for (size_t i = 0; i < t->m->n_modules && rc == 0; i++)
+    progress_hear_beside(t->a->opt.env->beside); /* a task may come and wait for it */
+    for (size_t i = 0; i < t->m->n_modules && rc == 0 && !work_stopped(t->w, &t->err); i++)
         rc = modules_make(t->a->opt.modules, t->w, t->m->modules[i], &t->err);
+    pieces_hear(NULL, NULL);
     return rc;
 }
 
@@ -142,12 +145,14 @@ static int plan_work(void *arg)
 {
     struct told *t = arg;
     int rc = 0;
+    progress_hear_beside(t->a->opt.env->beside);
     for (size_t i = 0; i < t->m->n_modules && rc == 0; i++)
         rc = modules_needs(t->a->opt.modules, t->m->modules[i], false, need, t->w, &t->err);
     for (size_t i = 0; i < t->m->n_blobs && rc == 0; i++)
         rc = work_need_blob(t->w, t->m->blobs[i], "a file of the job", &t->err);
     if (rc == 0)
         work_check_needs(t->w);
+    pieces_hear(NULL, NULL);
     return rc;
 }
 

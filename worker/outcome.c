@@ -240,7 +240,7 @@ bool outcome_retryable(int code, bool ingest)
     }
 }
 
-void outcome_breaks(int code, int blamed, const char *detail, const char *disk, struct err *ret)
+bool outcome_breaks(int code, int blamed, const char *detail, const char *disk, struct err *ret)
 {
     if (code == -ERR_DEVICE)
         (void)err_set(ret, code, "the device failed: %s", detail);
@@ -249,6 +249,7 @@ void outcome_breaks(int code, int blamed, const char *detail, const char *disk, 
                       "the work dir cannot be used any more: %s; see to it, or give another "
                       "--work-dir, and start workerd again",
                       disk);
+    return code == -ERR_DEVICE || blamed == -ERR_DEVICE;
 }
 
 int outcome_try_disk(const char *tmp_dir, struct err *err)

@@ -33,9 +33,9 @@ bool outcome_own(int code);
  * as too little memory, a missing work directory as a broken device.  A full disk during an upload
  * is the coordinator's.  disk: what outcome_try_disk returned. */
 int outcome_blame(int code, int disk, bool uploading);
-/* Fills *ret if the failure, blamed on `blamed`, leaves this process nothing to do; `disk` is what
- * outcome_try_disk said. */
-void outcome_breaks(int code, int blamed, const char *detail, const char *disk, struct err *ret);
+/* Whether the failure, blamed on `blamed`, leaves this process nothing to do; then *ret says why.
+ * disk: what outcome_try_disk said. */
+bool outcome_breaks(int code, int blamed, const char *detail, const char *disk, struct err *ret);
 /* Writes and removes a small file: 0, or why the work directory does not take it. */
 int outcome_try_disk(const char *tmp_dir, struct err *err);
 

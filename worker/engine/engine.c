@@ -136,6 +136,9 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
 
 void engine_after(struct engine *e, struct work *w)
 {
-    if (w->kind->after)
-        w->kind->after(e, w);
+    if (!w->kind->after)
+        return;
+    progress_hear(&w->progress);
+    w->kind->after(e, w);
+    pieces_hear(NULL, NULL);
 }

@@ -22,9 +22,10 @@ struct fetch_env {
     const struct token *token; /* names the coordinator whose key is pinned */
     bool near;                 /* the coordinator may lead to neighbours */
     /* Archives that a job names by URL. */
-    bool private_sources;      /* they may come from addresses that are not public */
-    uint64_t source_max_bytes; /* larger ones are refused; 0: 1 TiB */
-    struct pool *compute;      /* there files are removed that must go for them */
+    bool private_sources;           /* they may come from addresses that are not public */
+    uint64_t source_max_bytes;      /* larger ones are refused; 0: 1 TiB */
+    struct pool *compute;           /* there files are removed that must go for them */
+    struct progress_beside *beside; /* hears of what it does between tasks */
 };
 
 /* code 0, or negative with one sentence. */

@@ -79,6 +79,24 @@ void progress_hear(struct progress *p)
     pieces_hear(hear_piece, p);
 }
 
+static void hear_beside(void *arg)
+{
+    atomic_fetch_add(&((struct progress_beside *)arg)->pieces, 1);
+}
+
+void progress_hear_beside(struct progress_beside *b)
+{
+    pieces_hear(hear_beside, b);
+}
+
+void progress_tell_beside(struct progress_beside *b, struct progress *to)
+{
+    const unsigned pieces = atomic_load(&b->pieces);
+    if (to && pieces != b->told)
+        progress_sign(to);
+    b->told = pieces;
+}
+
 /* The mean of those that are not NaN. */
 static double mean_of(double a, double b)
 {

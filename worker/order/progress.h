@@ -5,6 +5,7 @@
 #define WORKER_PROGRESS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
@@ -74,6 +75,16 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total);
 /* This thread's pieces (common/base/pieces.h) are signs until pieces_hear(NULL), for at most an
  * hour without a step or unit: a checkpoint may take long to write, or a model to draw. */
 void progress_hear(struct progress *p);
+
+/* Work of the compute thread that is no task's, but for which one may wait: its pieces are counted
+ * until pieces_hear(NULL).  If any were done since the last call, that is a sign of the task whose
+ * progress is told; NULL: there is none. */
+struct progress_beside {
+    atomic_uint pieces;
+    unsigned told;
+};
+void progress_hear_beside(struct progress_beside *b);
+void progress_tell_beside(struct progress_beside *b, struct progress *to);
 
 /* A user's trainer is at work, though it has reported no step. */
 void progress_sign(struct progress *p);

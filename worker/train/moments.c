@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
+#include "common/base/pieces.h"
 #include "common/st/st.h"
 #include "worker/train/train.h"
 
@@ -95,6 +96,7 @@ static int encode_all(struct trainer *t, struct coded *c, struct err *err)
                     v == 0 ? encode_m(c->values + at, n, code) : encode_v(c->values + at, n, code);
                 code += n;
             }
+            pieces_done();
         }
     }
     return 0;
@@ -244,6 +246,7 @@ static int decode_all(struct trainer *t, const struct coded *c, struct err *err)
             code[v] += m->tensors[i].count;
             scale[v] += blocks_of(m->tensors[i].count);
         }
+        pieces_done();
     }
     return 0;
 }

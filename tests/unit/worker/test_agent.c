@@ -62,11 +62,6 @@ bool coming_awaits(const struct coming *c, const Skerry__V1__Task *task)
     return c->awaits;
 }
 
-void coming_tell(struct coming *c, struct progress *to)
-{
-    assert_non_null(c);
-}
-
 void coming_stop(struct coming *c)
 {
     if (c)

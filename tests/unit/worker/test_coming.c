@@ -18,6 +18,7 @@
 static char *top;
 static struct cache *cache;
 static struct token token = {.host = "coordinator", .http_port = 8443};
+static struct progress_beside beside;
 static struct fetch_env env;
 static struct coming *coming;
 static unsigned ends;
@@ -155,20 +156,20 @@ static void work_is_a_sign(void **state)
 {
     struct progress p;
     progress_init(&p);
-    coming_tell(coming, &p);
+    progress_tell_beside(&beside, &p);
     assert_int_equal(progress_signs(&p), 0);
     coming_start(coming, 7, 3, URL);
     arrive(0, "one");
     compute();
     assert_false(pieces_heard());
-    coming_tell(coming, &p);
-    coming_tell(coming, &p);
+    progress_tell_beside(&beside, &p);
+    progress_tell_beside(&beside, &p);
     assert_int_equal(progress_signs(&p), 1);
     coming_start(coming, 7, 4, URL);
     arrive(1, "two");
     compute();
-    coming_tell(coming, NULL);
-    coming_tell(coming, &p);
+    progress_tell_beside(&beside, NULL);
+    progress_tell_beside(&beside, &p);
     assert_int_equal(progress_signs(&p), 1);
     progress_release(&p);
 }
@@ -194,7 +195,8 @@ static int setup(void **state)
     memset(&line, 0, sizeof(line));
     memset(&job, 0, sizeof(job));
     ends = 0;
-    env = (struct fetch_env){.cache = cache, .token = &token};
+    beside = (struct progress_beside){0};
+    env = (struct fetch_env){.cache = cache, .token = &token, .beside = &beside};
     coming = coming_new(&env, NULL, top, on_end, NULL);
     return 0;
 }

@@ -3,17 +3,20 @@
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/base/pieces.h"
 #include "common/net/pool.h"
 #include "common/net/token.h"
 #include "worker/early.h"
 #include "worker/link/fetch.h"
 #include "worker/order/cache.h"
 #include "worker/order/modules.h"
+#include "worker/order/progress.h"
 
 static char *top;
 static struct cache *cache;
 static struct modules *modules;
 static struct token token = {.host = "coordinator", .http_port = 8443};
+static struct progress_beside beside;
 static struct fetch_env env;
 static struct early *early;
 static unsigned done;
@@ -139,6 +142,30 @@ static void what_cannot_be_had_is_tried_when_named_again(void **state)
     assert_int_equal(done, 0);
 }
 
+/* A task that comes meanwhile waits for the compute thread: what that reads and makes are signs. */
+static void work_is_a_sign(void **state)
+{
+    struct progress p;
+    struct word w;
+    char path[CACHE_PATH_MAX];
+    progress_init(&p);
+    (void)early_take(early, word(&w, 3));
+    compute();
+    arrive(0, &w);
+    compute();
+    assert_int_equal(newest(), 3);
+    progress_tell_beside(&beside, NULL);
+    (void)early_take(early, NULL);
+    cache_path(cache, w.sha256, path); /* another file: it is read again */
+    OK(file_write_atomic(path, w.text, strlen(w.text), 0600, err));
+    (void)early_take(early, word(&w, 3));
+    compute();
+    assert_false(pieces_heard());
+    progress_tell_beside(&beside, &p);
+    assert_int_equal(progress_signs(&p), 1);
+    progress_release(&p);
+}
+
 static void a_bad_word_is_passed_over(void **state)
 {
     struct word w;
@@ -174,7 +201,8 @@ static int setup(void **state)
     memset(&line, 0, sizeof(line));
     memset(&job, 0, sizeof(job));
     done = 0;
-    env = (struct fetch_env){.cache = cache, .token = &token};
+    beside = (struct progress_beside){0};
+    env = (struct fetch_env){.cache = cache, .token = &token, .beside = &beside};
     early = early_new(&(struct early_options){
         .env = &env, .modules = modules, .tmp_dir = top, .on_done = on_done});
     return 0;
@@ -199,7 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(what_is_named_is_here_then), TEST(another_word_is_followed),
         TEST(no_word_stops_it),           TEST(what_cannot_be_had_is_tried_when_named_again),
-        TEST(a_bad_word_is_passed_over),
+        TEST(a_bad_word_is_passed_over),  TEST(work_is_a_sign),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -183,11 +183,11 @@ static void tried_again(void **state)
 static void breaks(void **state)
 {
     struct err err = {0};
-    outcome_breaks(-ERR_FORMAT, -ENOMEM, "a", "b", &err);
+    assert_false(outcome_breaks(-ERR_FORMAT, -ENOMEM, "a", "b", &err));
     assert_int_equal(err.code, 0);
-    outcome_breaks(-EIO, -ERR_DEVICE, "a", "/x is gone", &err);
+    assert_true(outcome_breaks(-EIO, -ERR_DEVICE, "a", "/x is gone", &err));
     assert_true(err.code == -EIO && strstr(err.msg, "/x is gone; see to it"));
-    outcome_breaks(-ERR_DEVICE, -ERR_DEVICE, "no answer", "", &err);
+    assert_true(outcome_breaks(-ERR_DEVICE, -ERR_DEVICE, "no answer", "", &err));
     assert_true(err.code == -ERR_DEVICE && strstr(err.msg, "the device failed: no answer"));
 }
 

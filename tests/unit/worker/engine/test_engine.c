@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/hash.h"
+#include "common/base/pieces.h"
 #include "common/outer/fold.h"
 #include "common/st/st.h"
 #include "worker/engine/encoders.h"
@@ -615,6 +616,24 @@ static void schedule_by_the_clock(void **state)
     host_free(&h);
 }
 
+/* A large checkpoint takes longer than a worker waits for a thread that hangs. */
+static void saving_is_a_sign(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "signs");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    o.train.steps = o.train.total_steps = 2;
+    struct work *w = host_run(&h, &o.task);
+    const uint64_t signs = progress_signs(&w->progress);
+    engine_after(h.engine, w);
+    assert_true(progress_signs(&w->progress) > signs);
+    assert_false(pieces_heard());
+    work_free(w);
+    host_free(&h);
+}
+
 /* How long a large model's took says nothing of a small one's. */
 static void snapshots_are_of_their_job(void **state)
 {
@@ -641,6 +660,7 @@ int main(void)
         cmocka_unit_test(idle_encoders_leave_before_a_plan),
         cmocka_unit_test(schedule_by_the_clock),
         cmocka_unit_test(snapshots_are_of_their_job),
+        cmocka_unit_test(saving_is_a_sign),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -11,6 +11,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/base/pieces.h"
 #include "common/st/st.h"
 #include "worker/train/moments.h"
 
@@ -146,6 +147,25 @@ static void test_goes_on(void **state)
     mem_free(there);
 }
 
+static void count(void *arg)
+{
+    ++*(size_t *)arg;
+}
+
+/* Coding them takes as long as writing them: each tensor is a sign that it goes on. */
+static void test_signs(void **state)
+{
+    struct fixture *f = *state;
+    size_t n = 0;
+    pieces_hear(count, &n);
+    OK(moments_save(f->from, f->path, NULL, NULL, err));
+    assert_true(n > 2 * f->m->n);
+    const size_t saved = n;
+    OK(moments_load(f->to, f->path, err));
+    assert_true(n - saved > 5 * f->m->n); /* each of its four vectors is read, too */
+    pieces_hear(NULL, NULL);
+}
+
 static void test_zero(void **state)
 {
     struct fixture *f = *state;
@@ -271,9 +291,10 @@ static void test_other_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_zero),       cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_inflated),   cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_signs),       cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_goes_on),     cmocka_unit_test(test_zero),
+        cmocka_unit_test(test_hostile),     cmocka_unit_test(test_inflated),
+        cmocka_unit_test(test_other_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
