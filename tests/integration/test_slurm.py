@@ -10,7 +10,7 @@ import pytest
 from common import BIN, wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 from test_faults import epochs_add_up, samples_seen
-from test_snapshots import LONG, STEPS, submit
+from test_snapshots import BATCH, SLOWLY, STEPS, submit
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "slurm", "workers.sbatch")
 WORKERS = 3
@@ -107,7 +107,7 @@ def test_two_of_three_are_preempted_in_mid_round(swarm, slurm, tmp_path):
     token = tmp_path / "worker.token"
     token.write_text(swarm.worker_token)
     started = ("sbatch", "--parsable", f"--array=1-{WORKERS}", f"--output={tmp_path}/out-%a", "--partition=spot", SCRIPT,
-               "--device", "cpu", "--threads", "1")
+               "--device", "cpu", "--threads", "1", *SLOWLY)
     settings = dict(SKERRY_JOIN=str(token), SKERRY_WORK=str(tmp_path / "work"))
     slurm(started[0], "--test-only", *started[2:], **settings)
     array = slurm(*started, **settings).strip()
@@ -132,7 +132,7 @@ def test_two_of_three_are_preempted_in_mid_round(swarm, slurm, tmp_path):
     workers = swarm.get("/v1/workers").json()["items"]
     assert len(workers) == WORKERS, "they come back as who they were"
     epochs_add_up(ended)
-    assert samples_seen(ended) == WORKERS * STEPS * 8, "each sample is counted once"
+    assert samples_seen(ended) == WORKERS * STEPS * BATCH, "each sample is counted once"
     assert len(os.listdir(tmp_path / "work")) == WORKERS
     swarm.post(f"/v1/workers/{workers[0]['id']}/drain", {})
     wait_until(lambda: len(os.listdir(tmp_path / "work")) == WORKERS - 1, 60, "the work directory of the drained one to be gone")

@@ -8,10 +8,11 @@ import pytest
 
 from common import wait_until, write_job
 from swarm import running, swarm  # noqa: F401  (fixture)
-from test_faults import SLOW, epochs_add_up, samples_seen, task_of, worker_state
+from test_faults import epochs_add_up, samples_seen, task_of, worker_state
 
-STEPS = 300  # some seconds, so that there is something to lose
-LONG = dict(SLOW, steps=STEPS, images=2700, replicas=1)
+STEPS, BATCH = 300, 2
+LONG = dict(dim=32, depth=2, batch=BATCH, steps=STEPS, images=900, replicas=1)  # a phase fits into an epoch
+SLOWLY = ("--throttle", "40")  # for whoever will be lost: some seconds, so that there is something to lose
 
 
 def submit(swarm, snapshot, more="", **keys):
@@ -35,7 +36,7 @@ def resumed_at(swarm, name):
 
 @pytest.mark.parametrize("signo", [signal.SIGKILL, signal.SIGTERM])
 def test_another_worker_goes_on(swarm, signo):
-    swarm.worker("a")
+    swarm.worker("a", *SLOWLY)
     job = submit(swarm, 0.3)
     saved = wait_until(lambda: (phase(swarm) or {}).get("saved_steps"), 60, "a first snapshot")
     wait_until(lambda: phase(swarm)["saved_steps"] > saved, 60, "a second one")
@@ -53,13 +54,13 @@ def test_another_worker_goes_on(swarm, signo):
     assert at == kept >= saved
     if signo == signal.SIGTERM:
         assert at >= done, "what was done is sent before it leaves"
-    assert f"train steps={STEPS} samples={STEPS * 8} " in swarm.log("b"), "a whole phase in the end"
+    assert f"train steps={STEPS} samples={STEPS * BATCH} " in swarm.log("b"), "a whole phase in the end"
     epochs_add_up(swarm.job(job))
-    assert samples_seen(swarm.job(job)) == STEPS * 8, "each sample is counted once"
+    assert samples_seen(swarm.job(job)) == STEPS * BATCH, "each sample is counted once"
 
 
 def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
-    swarm.worker("a")
+    swarm.worker("a", *SLOWLY)
     job = submit(swarm, 0, steps=400)  # far more than between two heartbeats
     wait_until(lambda: (phase(swarm) or {}).get("steps_done", 0) > 10, 60, "some steps")
     swarm.kill("coordinatord", signal.SIGSTOP)  # so that nobody takes the result
@@ -69,7 +70,7 @@ def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
     swarm.worker("a")
     swarm.wait_job(job, "done")
     assert resumed_at(swarm, "a") == 400
-    assert samples_seen(swarm.job(job)) == 400 * 8, "each sample is counted once"
+    assert samples_seen(swarm.job(job)) == 400 * BATCH, "each sample is counted once"
 
 
 def test_snapshots_outlive_the_coordinator(tmp_path):
@@ -78,7 +79,7 @@ def test_snapshots_outlive_the_coordinator(tmp_path):
 
 
 def outlive(swarm):
-    swarm.worker("a")
+    swarm.worker("a", *SLOWLY)
     job = submit(swarm, 0.3)
     wait_until(lambda: (phase(swarm) or {}).get("saved_steps"), 60, "a snapshot")
     swarm.kill("a")
@@ -95,8 +96,8 @@ def outlive(swarm):
 
 @pytest.mark.parametrize("how", ["snapshot: 0, ", "fragments: 2, delay: 5, "])
 def test_without_snapshots_a_phase_begins_anew(swarm, how):
-    swarm.worker("a")
-    path = write_job(swarm.folder, **{**LONG, "rounds": 1, "steps": 200})
+    swarm.worker("a", *SLOWLY)
+    path = write_job(swarm.folder, **{**LONG, "rounds": 1})
     text = open(path, encoding="utf-8").read().replace("outer: {", "outer: {" + how)
     open(path, "w", encoding="utf-8").write(text)
     job = swarm.submit(path)
@@ -110,8 +111,8 @@ def test_without_snapshots_a_phase_begins_anew(swarm, how):
 
 def test_without_rounds_a_phase_goes_on_from_its_own_version(swarm):
     """Other workers make versions meanwhile: the successor begins with the version that the snapshot is a difference from."""
-    swarm.worker("a")
-    swarm.worker("b")
+    swarm.worker("a", *SLOWLY)
+    swarm.worker("b", *SLOWLY)
     path = write_job(swarm.folder, **{**LONG, "rounds": 3, "steps": 100, "replicas": 2})
     text = open(path, encoding="utf-8").read().replace("outer: {", "outer: {async: true, snapshot: 0.2, ")
     open(path, "w", encoding="utf-8").write(text)
@@ -125,7 +126,7 @@ def test_without_rounds_a_phase_goes_on_from_its_own_version(swarm):
     swarm.kill("b")
     swarm.worker("c")
     swarm.wait_job(job, "done")
-    assert samples_seen(swarm.job(job)) == 3 * 2 * 100 * 8
+    assert samples_seen(swarm.job(job)) == 3 * 2 * 100 * BATCH
 
 
 def test_what_is_kept_of_an_ended_job_goes(swarm):
