@@ -40,6 +40,8 @@ struct replicas {
     uint64_t max_bytes, tick;
     replicas_more_fn *more;
     void *more_arg;
+    float *flat;                         /* the host copy of the phase under way, or NULL */
+    uint64_t flat_count;                 /* floats in it: as many as the largest replica has */
     struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
     struct smaller smaller[SMALLER_MAX]; /* ring */
     unsigned n_smaller;
@@ -71,8 +73,28 @@ static void replica_release(struct replica *r)
     island_trainer_free(r->ranks);
     model_free(r->model);
     encoders_drop(r->encoders);
-    mem_free(r->flat);
     memset(r, 0, sizeof(*r));
+}
+
+static void drop_flat(struct replicas *rs)
+{
+    mem_free(rs->flat);
+    rs->flat = NULL;
+    rs->flat_count = 0;
+}
+
+/* All zeros, as what lies between the tensors must be. */
+static int lend_flat(struct replicas *rs, struct replica *r, struct err *err)
+{
+    const uint64_t count = r->model->flat;
+    if (count > rs->flat_count)
+        drop_flat(rs);
+    if (!rs->flat && !(rs->flat = model_flat_new(r->model)))
+        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " weights", count);
+    rs->flat_count = count > rs->flat_count ? count : rs->flat_count;
+    memset(rs->flat, 0, count * sizeof *rs->flat);
+    r->flat = rs->flat;
+    return 0;
 }
 
 void replicas_free(struct replicas *rs)
@@ -81,6 +103,7 @@ void replicas_free(struct replicas *rs)
         return;
     for (size_t i = 0; i < REPLICAS_MAX; i++)
         replica_release(&rs->slots[i]);
+    drop_flat(rs);
     mem_free(rs->dir);
     mem_free(rs);
 }
@@ -134,7 +157,7 @@ static struct replica *longest_unused(struct replicas *rs)
 
 static uint64_t bytes_kept(const struct replicas *rs)
 {
-    uint64_t used = 0;
+    uint64_t used = island_device(rs->is, 0)->unified ? rs->flat_count * sizeof *rs->flat : 0;
     for (size_t i = 0; i < REPLICAS_MAX; i++)
         used += rs->slots[i].bytes;
     return used;
@@ -196,6 +219,8 @@ void replicas_yield(struct replicas *rs, uint64_t need)
     struct replica *oldest;
     while ((oldest = longest_unused(rs)) && !fits(rs, 0, need))
         replica_release(oldest);
+    if (!oldest)
+        drop_flat(rs);
 }
 
 /* ---- making ---- */
@@ -299,10 +324,9 @@ static bool are_close(double a, double b)
 }
 
 /* The bytes that a replica keeps, in all ranks together. */
-static uint64_t bytes_of(const struct replicas *rs, const struct model *m, const struct plan *p)
+static uint64_t bytes_of(const struct replicas *rs, const struct plan *p)
 {
-    const uint64_t flat = island_device(rs->is, 0)->unified ? m->flat * sizeof(float) : 0;
-    return (p->need - p->workspace - p->teachers) * sharers(rs) + flat;
+    return (p->need - p->workspace - p->teachers) * sharers(rs);
 }
 
 static int try_plan(struct replicas *rs, const struct model *m, const struct train_options *opt,
@@ -310,7 +334,7 @@ static int try_plan(struct replicas *rs, const struct model *m, const struct tra
 {
     struct train_options o = *opt;
     struct err err = {0};
-    (void)make_room(rs, bytes_of(rs, m, &plan->memory), plan->memory.need);
+    (void)make_room(rs, bytes_of(rs, &plan->memory), plan->memory.need);
     o.accumulate = plan->accumulate;
     o.lean = plan->lean;
     int rc = profile_try(rs->is, m, &o, &plan->pipe, plan->costs, ret, &err);
@@ -491,16 +515,11 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
 static int try_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
                        const struct phase_plan *plan, struct err *err)
 {
-    r->flat = model_flat_new(r->model);
-    if (!r->flat)
-        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
-    int rc = island_trainer_new(rs->is, r->model, opt, &plan->pipe, plan->costs, &r->ranks, err);
-    if (rc == 0) {
+    int rc = lend_flat(rs, r, err);
+    if (rc == 0)
+        rc = island_trainer_new(rs->is, r->model, opt, &plan->pipe, plan->costs, &r->ranks, err);
+    if (rc == 0)
         r->trainer = island_trainer_first(r->ranks);
-        return 0;
-    }
-    mem_free(r->flat);
-    r->flat = NULL;
     return rc;
 }
 
@@ -552,7 +571,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     }
     phase_plan_say(&phase, &opt, phase_may_cut(model, &opt));
     const struct plan plan = phase.memory;
-    const uint64_t bytes = bytes_of(rs, model, &plan);
+    const uint64_t bytes = bytes_of(rs, &plan);
     struct replica *r = make_room(rs, bytes, plan.need);
     *r = (struct replica){.job_id = task->job_id,
                           .spec = spec_of(w),
@@ -857,7 +876,7 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
         r = NULL;
     }
     const bool goes_on = replica_stands(rs, w);
-    int rc = r ? 0 : create(rs, w, encoders, &r, err);
+    int rc = r ? lend_flat(rs, r, err) : create(rs, w, encoders, &r, err);
     if (rc < 0)
         return rc;
     r->used = ++rs->tick;

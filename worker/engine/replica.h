@@ -45,7 +45,7 @@ struct replica {
     struct encoders *encoders; /* in front of the networks; NULL: none */
     struct island_trainer *ranks;
     struct trainer *trainer;   /* the first of them */
-    float *flat;               /* host copy, scratch of a phase */
+    float *flat;               /* host copy, scratch of a phase; all replicas share it */
     bool whole;                /* stands at the end of a phase: its moments may go on */
     struct replica_cursor end; /* whole: there */
     bool own; /* after replica_get: its weights are those that its last phase ended with */

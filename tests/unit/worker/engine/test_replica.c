@@ -199,6 +199,31 @@ static void kept_replicas_go(void **state)
     end(&r);
 }
 
+/* The host's copy of the weights is one for all, whichever of them trains. */
+static void one_host_copy(void **state)
+{
+    struct rig r;
+    struct replica *a, *b;
+    begin(&r, whole, PLENTY);
+    OK(get(&r, 0, &a, err));
+    const uint64_t n = a->model->flat;
+    float *flat = a->flat;
+    for (uint64_t i = 0; i < n; i++)
+        flat[i] = 1;
+    OK(get(&r, 1, &b, err));
+    assert_true(a != b && b->flat == flat);
+    for (uint64_t i = 0; i < n; i++)
+        assert_true(flat[i] == 0);
+    OK(get(&r, 0, &a, err));
+    assert_ptr_equal(a->flat, flat);
+    says = 0;
+    replicas_yield(r.rs, UINT64_MAX); /* all go, and it with them */
+    says = PLENTY;
+    OK(get(&r, 1, &b, err));
+    assert_non_null(b->flat);
+    end(&r);
+}
+
 /* After a step without memory: made again in twice as many parts, and so are its like. */
 static void smaller_steps(void **state)
 {
@@ -603,6 +628,7 @@ int main(void)
         cmocka_unit_test(parts_are_found),
         cmocka_unit_test(asked_is_refused),
         cmocka_unit_test(kept_replicas_go),
+        cmocka_unit_test(one_host_copy),
         cmocka_unit_test(smaller_steps),
         cmocka_unit_test(smaller_steps_of_wide_stages),
         cmocka_unit_test(stages_that_do_not_divide),
