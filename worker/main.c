@@ -36,13 +36,13 @@
 #define CACHE_MIN_BYTES (256u << 20)
 #define PRICE_MAX 1e6            /* see JoinRequest.price_per_hour */
 #define HUNG_MS (10 * 60 * 1000) /* a step takes less, and so does the end of a trainer */
-#define LEAVE_SEND_MS 8000       /* less than the usual time between SIGTERM and SIGKILL */
+#define LEAVE_END_MS 2000        /* of --grace: for the good-bye, and to end */
 
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
 
 struct options {
     const char *join, *also, *device, *work_dir, *name, *log_level, *bandwidth;
-    uint64_t threads, cache_limit, bytes_per_s;
+    uint64_t threads, cache_limit, bytes_per_s, grace_ms;
     double throttle;
     const char *models;
     bool allow_trainers;
@@ -131,6 +131,7 @@ static const char exit_codes[] =
 static const struct options defaults = {.device = "auto",
                                         .log_level = "info",
                                         .throttle = 1,
+                                        .grace_ms = 10000,
                                         .max_source = 64000000000,
                                         .spot_at = SPOT_METADATA};
 
@@ -163,16 +164,16 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "save the phase and leave when the cloud's metadata say that this machine is taken back, "
          "or when the program PATH ends with status 0 or the file PATH appears"},
         {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL", "metadata service for --spot"},
+        {"grace", 0, ARGS_DURATION_MS, &o->grace_ms, "TIME",
+         "time from SIGTERM to SIGKILL: a last snapshot may take all but 2 s", .max = 86400000},
         {"share", 0, ARGS_STR, &o->share, "SITE", "share downloads with workers of this site"},
-        {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]",
-         "address by which they reach this machine"},
+        {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]", "this machine's address for them"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
          "run trainers, the jobs' own programs: anybody who may submit jobs can then run commands "
          "here as this user"},
         {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE", "most memory of a trainer"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
-         "make each training step take N times as long, to spare the machine or to simulate a "
-         "slow one",
+         "make each step take N times as long, to spare the machine or simulate a slow one",
          .min = 1, .max = 1000},
         {"price", 0, ARGS_STR, &o->price, "DOLLARS/h",
          "what this machine costs, such as 0.9/h, for `skerry cost` and budgets"},
@@ -345,7 +346,9 @@ static void on_signal(void *arg, int signo)
         return;
     }
     d->asked = true;
-    agent_leave(d->agent, signo == SIGTERM ? "terminated" : "interrupted", LEAVE_SEND_MS);
+    const uint64_t ms = d->opt.grace_ms;
+    agent_leave(d->agent, signo == SIGTERM ? "terminated" : "interrupted",
+                ms > LEAVE_END_MS ? (uint32_t)ms - LEAVE_END_MS : 0);
 }
 
 static void on_spot(void *arg, const struct spot_notice *n)
