@@ -691,8 +691,8 @@ static void on_retry(void *arg)
 static void on_hung(void *arg)
 {
     struct agent *a = arg;
-    /* A trainer that is made ready for the next task goes on; and a result is sent first. */
-    if ((a->w && progress_signs(&a->w->progress) != a->signs) ||
+    /* A trainer made ready for the next task goes on; a result or last snapshot is sent first. */
+    if ((a->w && progress_signs(&a->w->progress) != a->signs) || a->core.leave == AGENT_SENDS ||
         (a->core.saving && a->core.state != AGENT_SAVING && a->core.leave == AGENT_STAYS)) {
         await_answer(a, a->opt.hung_ms);
         return;

@@ -8,6 +8,7 @@ import pytest
 
 from common import wait_until, write_job
 from swarm import running, swarm  # noqa: F401  (fixture)
+from test_device import FAULTY
 from test_faults import epochs_add_up, samples_seen, task_of, worker_state
 
 STEPS, BATCH = 300, 2
@@ -71,6 +72,17 @@ def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
     swarm.wait_job(job, "done")
     assert resumed_at(swarm, "a") == 400
     assert samples_seen(swarm.job(job)) == 400 * BATCH, "each sample is counted once"
+
+
+@pytest.mark.parametrize("grace, saves", [("60s", True), ("2s", False)])
+def test_a_slow_link_is_no_hung_device(swarm, grace, saves):
+    """The last snapshot may take longer than a worker waits for a device that hangs, if that is no longer than it may take to leave."""
+    swarm.worker("a", "--max-bandwidth", "400kbit", "--grace", grace, *SLOWLY, bin=FAULTY, env={"SKERRY_FAULT_HUNG_MS": "300"})
+    submit(swarm, 600, images=200)
+    done = wait_until(lambda: (phase(swarm) or {}).get("steps_done"), 60, "some steps")
+    assert swarm.kill("a", signal.SIGTERM) == 0, swarm.tail("a")
+    assert "hangs" not in swarm.log("a")
+    assert phase(swarm)["saved_steps"] >= done if saves else phase(swarm)["saved_steps"] == 0
 
 
 def test_snapshots_outlive_the_coordinator(tmp_path):
