@@ -27,7 +27,7 @@ struct snapshots {
     struct uplink_job *puts[MODEL_LEVELS_MAX];
     struct uplink_job *call;
     uint64_t begun_ns, made_ns, sent_ns; /* when the last one began; its times to make and send */
-    uint64_t seen_ns, apart_ns;          /* when a step last ended; the longest time to the next */
+    uint64_t seen_ns, apart_ns;          /* when the step began; the longest time of one */
     struct log_change trouble;
 };
 
@@ -227,6 +227,12 @@ static bool is_due(const struct snapshots *s, const struct replica_cursor *at)
            snapshots_pays(left_ns(s, at), pause, s->sent_ns);
 }
 
+void snapshots_go_on(struct snapshots *s)
+{
+    if (s != NULL)
+        s->seen_ns = clock_now_ns();
+}
+
 void snapshots_step(struct snapshots *s, const struct replica_cursor *at)
 {
     if (s == NULL)
@@ -236,7 +242,7 @@ void snapshots_step(struct snapshots *s, const struct replica_cursor *at)
     pump(s, false);
     if (s->stage == IDLE && at->steps > s->saved && (atomic_load(&s->w->save) || is_due(s, at)))
         begin(s, at);
-    s->seen_ns = clock_now_ns();
+    snapshots_go_on(s);
 }
 
 void snapshots_last(struct snapshots *s, const struct replica_cursor *at)

@@ -56,6 +56,9 @@ void snapshots_close(struct snapshots *s);
  * only sees that, for weights that are not at hand.  s may be NULL. */
 void snapshots_step(struct snapshots *s, const struct replica_cursor *at);
 void snapshots_travel(struct snapshots *s);
+/* The next step begins only now, after something that is no step and seldom done, such as a local
+ * checkpoint: *took_ns does not count it.  s may be NULL. */
+void snapshots_go_on(struct snapshots *s);
 
 /* The task is stopped by WORK_SAVING: what is on its way, and then what has come since, for as long
  * as it is not stopped otherwise.  s may be NULL. */

@@ -504,8 +504,10 @@ static int train(struct phase *p, struct err *err)
             break;
         p->at.seconds = seconds_so_far(p);
         snapshots_step(p->snapshots, &p->at);
-        if (phase_save_due(clock_now_ns(), p->counted_ns, &p->e->mid))
+        if (phase_save_due(clock_now_ns(), p->counted_ns, &p->e->mid)) {
             save_mid(p);
+            snapshots_go_on(p->snapshots);
+        }
         times_take(&p->w->times, TIMES_BETWEEN);
     }
     if (p->at.steps == 0)
