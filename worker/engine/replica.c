@@ -36,7 +36,7 @@ struct replicas {
     replicas_more_fn *more;
     void *more_arg;
     float *flat;                         /* the host copy of the phase under way, or NULL */
-    uint64_t flat_count;                 /* floats in it: as many as the largest replica has */
+    uint64_t flat_count;                 /* floats in it */
     struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
     struct smaller smaller[SMALLER_MAX]; /* ring */
     unsigned n_smaller;
@@ -82,12 +82,13 @@ static void drop_flat(struct replicas *rs)
 static int lend_flat(struct replicas *rs, struct replica *r, struct err *err)
 {
     const uint64_t count = r->model->flat;
-    if (count > rs->flat_count)
+    if (count != rs->flat_count) /* a larger one's memory may be wanted, as the plan says */
         drop_flat(rs);
-    if (!rs->flat && !(rs->flat = model_flat_new(r->model)))
+    if (rs->flat)
+        memset(rs->flat, 0, count * sizeof *rs->flat);
+    else if (!(rs->flat = model_flat_new(r->model)))
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " weights", count);
-    rs->flat_count = count > rs->flat_count ? count : rs->flat_count;
-    memset(rs->flat, 0, count * sizeof *rs->flat);
+    rs->flat_count = count;
     r->flat = rs->flat;
     return 0;
 }
@@ -212,10 +213,10 @@ static bool got_more(const struct replicas *rs)
 void replicas_yield(struct replicas *rs, uint64_t need)
 {
     struct replica *oldest;
+    if (!fits(rs, 0, need)) /* the cheapest to make again goes first */
+        drop_flat(rs);
     while ((oldest = longest_unused(rs)) && !fits(rs, 0, need))
         replica_release(oldest);
-    if (!oldest)
-        drop_flat(rs);
 }
 
 /* ---- making ---- */

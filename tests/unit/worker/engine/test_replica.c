@@ -2,6 +2,8 @@
 #include "tests/unit/common/base/util.h"
 #include "tests/unit/worker/small_memory.h"
 
+#include <malloc.h>
+
 #include "common/job/job.h"
 #include "common/base/log.h"
 #include "kernels/kernels.h"
@@ -10,10 +12,11 @@
 #include "worker/engine/encoders.h"
 #include "worker/engine/replica.h"
 
-#define JOB(train)                                                                                 \
+#define JOB_OF(model, train)                                                                       \
     "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
-    "model: {patch: 4, dim: 64, depth: 3, heads: 4}\n"                                             \
+    "model: {patch: 4, " model "}\n"                                                               \
     "train: {" train ", precision: f32}\nouter: {rounds: 2, steps: 2}\n"
+#define JOB(train) JOB_OF("dim: 64, depth: 3, heads: 4", train)
 
 #define MIB (UINT64_C(1) << 20)
 #define PLENTY (UINT64_C(1) << 40)
@@ -221,6 +224,23 @@ static void one_host_copy(void **state)
     says = PLENTY;
     OK(get(&r, 1, &b, err));
     assert_non_null(b->flat);
+    end(&r);
+}
+
+/* It has the size of the phase that uses it: what a larger model had is room for others. */
+static void host_copy_of_its_size(void **state)
+{
+    struct rig r;
+    struct replica *large, *small;
+    begin(&r, whole, PLENTY);
+    OK(get(&r, 0, &large, err));
+    const uint64_t n = large->model->flat;
+    job_release(&r.work.spec);
+    r.task.spec = (char *)(uintptr_t)JOB_OF("dim: 32, depth: 1, heads: 2", "batch: 16");
+    OK(job_parse(r.task.spec, strlen(r.task.spec), "job.yaml", &r.work.spec, err));
+    OK(get(&r, 0, &small, err));
+    assert_true(large != small && small->model->flat < n / 2);
+    assert_true(malloc_usable_size(small->flat) < n * sizeof(float));
     end(&r);
 }
 
@@ -629,6 +649,7 @@ int main(void)
         cmocka_unit_test(asked_is_refused),
         cmocka_unit_test(kept_replicas_go),
         cmocka_unit_test(one_host_copy),
+        cmocka_unit_test(host_copy_of_its_size),
         cmocka_unit_test(smaller_steps),
         cmocka_unit_test(smaller_steps_of_wide_stages),
         cmocka_unit_test(stages_that_do_not_divide),
