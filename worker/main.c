@@ -38,7 +38,7 @@
 #define HUNG_MS (10 * 60 * 1000) /* a step takes less, and so does the end of a trainer */
 #define LEAVE_END_MS 2000        /* of --grace: for the good-bye, and to end */
 
-enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
+enum exit_code { EXIT_LEFT, EXIT_HERE, EXIT_REFUSED = 3, EXIT_DEVICE, EXIT_NOTICE };
 
 struct options {
     const char *join, *also, *device, *work_dir, *name, *log_level, *bandwidth;
@@ -73,10 +73,11 @@ struct daemon {
     char name[65], device[129];
     char opened[32]; /* the name of its (first) device */
     int exit_code;
-    bool asked;  /* a signal has asked it to leave */
-    bool images; /* the image library is initialised */
-    bool broken; /* the device is broken: only another process can use it */
-    bool hangs;  /* a thread will never end */
+    bool asked;   /* a signal has asked it to leave */
+    bool noticed; /* --spot has */
+    bool images;  /* the image library is initialised */
+    bool broken;  /* the device is broken: only another process can use it */
+    bool hangs;   /* a thread will never end */
 };
 
 /* ---- command line ---- */
@@ -120,13 +121,14 @@ static int check_options(struct options *o, struct err *err)
 
 static const char exit_codes[] =
     "exit status:\n"
-    "  0  left on request (SIGTERM, SIGINT, drained, a notice of --spot); a\n"
-    "     SIGINT after that ends it at once, without a last snapshot\n"
+    "  0  left on request (SIGTERM, SIGINT, drained); a SIGINT after that ends\n"
+    "     it at once, without a last snapshot\n"
     "  1  cannot run here (work dir, disk, memory)\n"
     "  2  wrong command line\n"
     "  3  refused by the coordinator (wrong or revoked token or key)\n"
     "  4  there is no such device, or it failed, and 3 restarts in 10 minutes\n"
-    "     (in 3 hours where it hangs) did not bring it back";
+    "     (in 3 hours where it hangs) did not bring it back\n"
+    "  5  left after a notice of --spot: start it again if the machine stays";
 
 static const struct options defaults = {.device = "auto",
                                         .log_level = "info",
@@ -329,6 +331,8 @@ static void on_end(void *arg, int code, const struct err *err)
         d->broken = code == -ERR_DEVICE;
         d->exit_code = d->broken ? EXIT_DEVICE : code == -EIO ? EXIT_HERE : EXIT_REFUSED;
         log_error("workerd", "%s", err ? err->msg : err_text(code));
+    } else if (d->noticed && !d->asked) {
+        d->exit_code = EXIT_NOTICE;
     }
     loop_stop(d->loop);
 }
@@ -354,6 +358,7 @@ static void on_signal(void *arg, int signo)
 static void on_spot(void *arg, const struct spot_notice *n)
 {
     struct daemon *d = arg;
+    d->noticed |= n->leave;
     if (n->leave)
         agent_notice(d->agent, n->reason, n->ms);
     else

@@ -10,6 +10,8 @@ from metadata import Aws, Azure, Gcp, serving
 from swarm import swarm  # noqa: F401  (fixture)
 from test_faults import SLOW, task_of, worker_state
 
+NOTICED = 5  # the exit status after a notice
+
 
 def leaves(swarm, name, seconds):
     """(the worker's exit status, within so many seconds; the coordinator's record of the worker after it)."""
@@ -27,7 +29,7 @@ def test_a_notice_of_the_cloud(swarm, name, service):
         assert swarm.processes["a"].poll() is None, "nobody has said that it goes"
         cloud.take_back(seconds=20)
         since = time.monotonic()
-        assert leaves(swarm, "a", 20) == (0, "left")
+        assert leaves(swarm, "a", 20) == (NOTICED, "left")
         print(f"left after {time.monotonic() - since:.2f} s")
     assert "leaves in" in swarm.log("coordinatord"), "the notice itself was told"
     swarm.worker("b")
@@ -49,7 +51,7 @@ def test_long_before_its_end_a_machine_goes_on(swarm):
         wait_until(lambda: "leaves in" in swarm.log("coordinatord"), 20, "the notice to be told")
         swarm.kill("coordinatord")
         swarm.coordinator()
-        assert leaves(swarm, "a", 60) == (0, "left")
+        assert leaves(swarm, "a", 60) == (NOTICED, "left")
     assert swarm.log("coordinatord").count("leaves in") == 2
     assert "leaving: AWS will terminate this instance" in swarm.log("a")
 
@@ -62,8 +64,13 @@ def test_a_file_and_a_program(swarm):
     swarm.worker("b", "--spot", program)
     wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 2, 30, "both to join")
     open(flag, "w", encoding="utf-8").write("5\n")
-    assert leaves(swarm, "a", 10) == (0, "left")
-    assert leaves(swarm, "b", 10) == (0, "left")
+    assert leaves(swarm, "a", 10) == (NOTICED, "left")
+    assert leaves(swarm, "b", 10) == (NOTICED, "left")
+    swarm.worker("a", "--spot", flag)
+    assert swarm.processes["a"].wait(10) == NOTICED, "as long as the notice stands"
+    os.remove(flag)
+    swarm.worker("a", "--spot", flag)
+    wait_until(lambda: worker_state(swarm, "a") == "idle", 20, "it to stay where the notice was withdrawn")
 
 
 def test_wrong_names_and_no_cloud_yet(swarm):
