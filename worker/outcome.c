@@ -149,6 +149,7 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     }
     const struct work_result *res = &w->result;
     r->steps = res->steps;
+    r->skipped = res->skipped;
     r->samples = res->samples;
     r->loss_first = res->loss_first;
     r->loss_last = res->loss_last;
@@ -268,9 +269,9 @@ void outcome_log(uint64_t task_id, const struct work *w)
     if (r->steps > 0)
         log_info("agent",
                  "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
-                 " loss=%.4f seconds=%.2f bad=%u",
+                 " loss=%.4f seconds=%.2f bad=%u skipped=%u",
                  task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
-                 r->bad_count);
+                 r->bad_count, r->skipped);
     else
         log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", task_id, w->kind->name,
                  (double)r->seconds);

@@ -91,6 +91,17 @@ static void print_bad(const json_t *job, FILE *out)
                 n == 1 ? "" : "s", cli_str(first, "key", "?"), cli_str(first, "reason", "?"));
 }
 
+static void print_skipped(const json_t *job, FILE *out)
+{
+    const long long n = cli_int(job, "skipped_steps", 0);
+    if (n > 0)
+        fprintf(
+            out,
+            "  skipped: %lld step%s whose loss or gradient was no number; if there are more and "
+            "more, lower train.lr\n",
+            n, str_plural((uint64_t)n));
+}
+
 static void print_wire(const json_t *job, FILE *out)
 {
     const json_t *bytes = json_object_get(job, "bytes"), *net = json_object_get(job, "network");
@@ -350,6 +361,7 @@ void show_job(const json_t *job, FILE *out)
     print_numbers(job, out);
     print_data(job, out);
     print_bad(job, out);
+    print_skipped(job, out);
     print_wire(job, out);
     print_cost(job, out);
     print_paths(job, out);

@@ -593,6 +593,7 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, size_t samples, struc
     put(bad, "count", count(j.bad_samples));
     put(bad, "items", must(json_array()));
     put(o, "bad_samples", bad);
+    put(o, "skipped_steps", count(j.skipped));
     put(o, "waiting_for", waiting(co, id));
     static const char *const lists[] = {"classes", "phases",     "modules",  "epochs",
                                         "figures", "partitions", "path_list"};
@@ -676,6 +677,7 @@ json_t *http_json_task(const struct view_task *v)
     put(o, "steps_total", count(t->steps_total));
     put(o, "samples_done", count(t->samples_done));
     put(o, "saved_steps", count(task_saved_steps(t)));
+    put(o, "skipped", count(t->skipped));
     put(o, "loss", http_json_real(v->loss));
     put(o, "activity", http_json_text(t->state == TASK_LEASED ? t->activity : ""));
     put(o, "age_ms", count(v->age_ms));

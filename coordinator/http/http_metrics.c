@@ -226,6 +226,7 @@ GET_JOB(job_param_up, per_param_up)
 GET_JOB(job_param_down, per_param_down)
 GET_JOB(job_ratio, ratio)
 GET_JOB(job_bad, bad_samples)
+GET_JOB(job_skipped, skipped)
 GET_JOB(job_paused, paused)
 GET_JOB(job_dollars, dollars)
 GET_JOB(job_egress, egress)
@@ -264,6 +265,9 @@ static const struct job_family job_families[] = {
      job_dollars, "what=\"workers\""},
     {"job_cost_dollars_total", NULL, NULL, job_egress, "what=\"egress\""},
     {"job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL},
+    {"job_skipped_steps", "gauge",
+     "Inner steps without an update, since their loss or gradient was no number.", job_skipped,
+     NULL},
     {"job_paused", "gauge", "1: a person has paused it, and its tasks are given to nobody.",
      job_paused, NULL},
     {"job_stalled", "gauge", "1: it makes no progress, and nobody has paused it.", job_stalled,

@@ -340,6 +340,7 @@ static void add_phase(struct job *j, struct phase_sum *sum, const struct task *t
     j->phases_done++;
     j->samples_done += t->samples;
     j->steps_done += t->steps;
+    j->steps_skipped += t->skipped;
     j->waited_ms += t->train.waited_ms;
     j->trained_ms += trained_ms;
     sum->phases++;

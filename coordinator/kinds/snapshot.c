@@ -52,9 +52,9 @@ static int check_cursor(const struct job *j, const Skerry__V1__Snapshot *m, uint
                        "the snapshot is at sample %llu and counts %llu, of %llu in the phase",
                        (unsigned long long)m->position, (unsigned long long)m->samples,
                        (unsigned long long)held);
-    if (m->steps == 0 || m->steps > most || m->samples == 0 || !isfinite(m->loss_sum) ||
-        !isfinite(m->loss_first) || !isfinite(m->loss_last) ||
-        !(m->seconds >= 0 && m->seconds < RESULT_SECONDS_MAX))
+    if (m->steps == 0 || m->steps > most || m->skipped > m->steps || m->skipped_row > m->skipped ||
+        m->samples == 0 || !isfinite(m->loss_sum) || !isfinite(m->loss_first) ||
+        !isfinite(m->loss_last) || !(m->seconds >= 0 && m->seconds < RESULT_SECONDS_MAX))
         return err_set(err, -EINVAL,
                        "the snapshot counts %u steps, %llu samples, %g s: out of range", m->steps,
                        (unsigned long long)m->samples, (double)m->seconds);
@@ -89,6 +89,8 @@ int snapshot_take(struct coordinator *co, struct job *j, struct task *t,
     s->loss_sum = m->loss_sum;
     s->loss_first = (double)m->loss_first;
     s->loss_last = (double)m->loss_last;
+    s->skipped = m->skipped;
+    s->skipped_row = m->skipped_row;
     s->seconds = (double)m->seconds;
     metrics_saved(j, s);
     task_keep_snapshot(co, t, s);
@@ -134,6 +136,8 @@ void snapshot_message(struct message *b, Skerry__V1__TrainTask *m)
     r->loss_sum = s->loss_sum;
     r->loss_first = (float)s->loss_first;
     r->loss_last = (float)s->loss_last;
+    r->skipped = s->skipped;
+    r->skipped_row = s->skipped_row;
     r->seconds = (float)s->seconds;
     m->resume = r;
 }

@@ -149,6 +149,7 @@ static void take_figures(const struct job *j, struct task *t, const Skerry__V1__
     const uint64_t asked = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : r->samples;
     const uint64_t most = asked < r->samples ? asked : r->samples;
     t->steps = r->steps < most ? r->steps : (uint32_t)most;
+    t->skipped = r->skipped < t->steps ? r->skipped : t->steps;
     t->samples = r->samples;
     t->loss_first = r->loss_first;
     t->loss_last = r->loss_last;

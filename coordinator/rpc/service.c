@@ -367,6 +367,7 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
         t->first_ms = core_now(co);
     }
     t->steps_done = p->steps_done;
+    t->skipped = p->skipped < p->steps_done ? p->skipped : p->steps_done;
     t->steps_total = p->steps_total;
     t->samples_done = p->samples_done;
     take_line(t->activity, sizeof(t->activity), p->activity);

@@ -282,12 +282,13 @@ struct job {
     bool numbers_refused; /* (m) there were more, and that was logged */
     bool rows_refused;    /* (m) the same of rows */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t bytes_near;   /* of bytes down: sent by neighbours of the worker that asked */
-    uint64_t steps_done;   /* inner steps of all accepted phases */
-    uint64_t phases_done;  /* accepted phases */
-    uint64_t samples_done; /* trained on by accepted phases */
-    uint64_t waited_ms;    /* time in which accepted phases waited for the network */
-    uint64_t trained_ms;   /* the rest of their time */
+    uint64_t bytes_near;    /* of bytes down: sent by neighbours of the worker that asked */
+    uint64_t steps_done;    /* inner steps of all accepted phases */
+    uint64_t steps_skipped; /* of those, steps without an update */
+    uint64_t phases_done;   /* accepted phases */
+    uint64_t samples_done;  /* trained on by accepted phases */
+    uint64_t waited_ms;     /* time in which accepted phases waited for the network */
+    uint64_t trained_ms;    /* the rest of their time */
     /* (m) Bytes of contributions and deltas per second: in the present one, and the maximum. */
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;        /* newest; NAN */

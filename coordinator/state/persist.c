@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 
 #define LEDGER_BYTES_MAX (32u << 20)
-#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a %" PRIu64
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a %" PRIu64 " %u %u"
 
 static const char schema_1[] =
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;"
@@ -188,9 +188,13 @@ static const char schema_15[] =
 static const char schema_16[] = "ALTER TABLE paths ADD COLUMN sum TEXT;"
                                 "ALTER TABLE contributions ADD COLUMN resumed INTEGER;";
 
+/* Inner steps without an update. */
+static const char schema_17[] = "ALTER TABLE jobs ADD COLUMN steps_skipped INTEGER;"
+                                "ALTER TABLE tasks ADD COLUMN skipped INTEGER;";
+
 static const char *const migrations[] = {
-    schema_1, schema_2,  schema_3,  schema_4,  schema_5,  schema_6,  schema_7,  schema_8,
-    schema_9, schema_10, schema_11, schema_12, schema_13, schema_14, schema_15, schema_16};
+    schema_1,  schema_2,  schema_3,  schema_4,  schema_5,  schema_6,  schema_7,  schema_8, schema_9,
+    schema_10, schema_11, schema_12, schema_13, schema_14, schema_15, schema_16, schema_17};
 
 enum statement {
     PUT_COUNTER,
@@ -258,7 +262,8 @@ static const char *const statements[STATEMENTS] = {
         " trained_ms=?25, partitioner_before=?26, partitioner_before_size=?27, token=?28,"
         " priority=?29, share=?30, budget=?31, cost_work=?32, cost_waiting=?33, samples_done=?34,"
         " paused=?35, metric_n=?36, metric_points=?37, loss=?38, bytes_up=?39, bytes_down=?40,"
-        " shard_bytes_down=?41, bytes_near=?42, input=?43, numbers=?44 WHERE id=?1",
+        " shard_bytes_down=?41, bytes_near=?42, input=?43, numbers=?44,"
+        " steps_skipped=?45 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -274,7 +279,7 @@ static const char *const statements[STATEMENTS] = {
         " bytes_up, bytes_down) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                 "?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                 "?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
     [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
@@ -403,7 +408,8 @@ static void put_snapshot(struct store *s, struct task *t)
     store_put(s, DEL_SNAPSHOT, "i", I(t->id));
     for (size_t i = 0; p != NULL && i < p->n; i++) {
         (void)snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, p->steps, p->samples, p->position,
-                       p->loss_sum, p->loss_first, p->loss_last, p->seconds, p->used);
+                       p->loss_sum, p->loss_first, p->loss_last, p->seconds, p->used, p->skipped,
+                       p->skipped_row);
         store_put(s, PUT_SNAPSHOT, "iiiibiit", I(t->id), I(i), I(p->modules[i].module_id),
                   I(p->modules[i].base_version), B(&p->modules[i].blob), I(p->worker_id), cursor);
     }
@@ -430,7 +436,7 @@ static void put_task(struct store *s, struct task *t)
         "iiiiiiiiiii"
         "tibtbbiii"
         "ddddii"
-        "iibibitti",
+        "iibibittii",
         I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures), I(t->path),
         I(task_replica(t)), I(task_round(t)), I(about), I(t->worker_id), t->reason,
         I(train ? t->train.first_step : 0), t->ranges, t->n_ranges * sizeof(*t->ranges), draw,
@@ -438,7 +444,7 @@ static void put_task(struct store *s, struct task *t)
         I(t->samples), (double)t->loss_first, (double)t->loss_last, (double)t->loss_mean,
         (double)t->seconds, I(t->made_unix_ms), I(t->ended_unix_ms), I(evaluate), I(parent),
         B(velocity ? &t->velocity.input : &none), B(train ? &t->train.moments : &none), mixing,
-        d->prompt, I(train ? t->train.waited_ms : 0));
+        d->prompt, I(train ? t->train.waited_ms : 0), I(t->skipped));
     if (train && t->train.edited)
         put_contributions(s, t);
     if (train && t->train.snapshot_edited)
@@ -600,7 +606,7 @@ static void put_job(struct store *s, struct job *j)
         j->row.seen = 0;
     j->metrics_new = false;
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiidiiiibibibibibiibiiiddddii|iidiiiitt", I(j->id),
+        s, &j->row.seen, PUT_JOB, "iitiiiiiidiiiibibibibibiibiiiddddii|iidiiiitti", I(j->id),
         I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms),
         I(j->bad_count), I(j->steps_done), I(j->phases_done), (double)j->eval_loss,
         I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer),
@@ -609,7 +615,7 @@ static void put_job(struct store *s, struct job *j)
         B(&j->partitioner_before), I(j->token_id), I(j->quota.priority), j->quota.share,
         j->quota.budget, j->cost.work, j->cost.waiting, I(j->samples_done), I(j->paused),
         I(j->metric_n), I(j->metric_points), (double)j->loss, I(j->bytes_up), I(j->bytes_down),
-        I(j->shard_bytes_down), I(j->bytes_near), input, names);
+        I(j->shard_bytes_down), I(j->bytes_near), input, names, I(j->steps_skipped));
 }
 
 static void put_all_of_job(struct store *s, struct job *j)

@@ -267,6 +267,7 @@ static int load_quota(struct job *j, sqlite3_stmt *q, struct err *err)
     j->samples_done = u64(q, 42);
     j->paused = sqlite3_column_int(q, 43) != 0; /* NULL: an older release wrote it */
     j->bytes_near = u64(q, 44);
+    j->steps_skipped = u64(q, 45);
     if (sqlite3_column_type(q, 38) == SQLITE_NULL)
         return 0;
     j->quota.priority = sqlite3_column_int(q, 37);
@@ -600,6 +601,7 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->seconds = real(q, 23);
     t->made_unix_ms = (int64_t)u64(q, 24);
     t->ended_unix_ms = (int64_t)u64(q, 25);
+    t->skipped = u32(q, 35);
     if (t->path >= j->comp.n_paths)
         return bad_row(err, "its path");
     int rc = load_ranges(t, q, err);
@@ -650,9 +652,10 @@ static int load_snapshot(struct state *st, sqlite3_stmt *q, struct err *err)
     s->worker_id = u64(q, 6);
     const bool read =
         blob_ref(q, 4, &m->blob) &&
-        sscanf(store_text(q, 7), "%u %" SCNu64 " %" SCNu64 " %la %la %la %la %" SCNu64, &s->steps,
-               &s->samples, &s->position, &s->loss_sum, &s->loss_first, &s->loss_last, &s->seconds,
-               &s->used) >= 7; /* older: not `used` */
+        sscanf(store_text(q, 7), "%u %" SCNu64 " %" SCNu64 " %la %la %la %la %" SCNu64 " %u %u",
+               &s->steps, &s->samples, &s->position, &s->loss_sum, &s->loss_first, &s->loss_last,
+               &s->seconds, &s->used, &s->skipped,
+               &s->skipped_row) >= 7; /* older: not these three */
     task_set_snapshot(t, s);
     return read ? 0 : bad_row(err, "its hash or cursor");
 }

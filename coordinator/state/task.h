@@ -71,7 +71,7 @@ struct contribution {
  * skerry.proto). */
 struct snapshot {
     uint64_t worker_id; /* the sender */
-    uint32_t steps;
+    uint32_t steps, skipped, skipped_row;
     uint64_t samples, position, used;
     double loss_sum, loss_first, loss_last, seconds;
     size_t n;
@@ -174,7 +174,7 @@ struct task {
     };
     /* result */
     struct blob_ref output;
-    uint32_t steps;
+    uint32_t steps, skipped; /* skipped: of a leased phase from heartbeats */
     uint64_t samples;
     float loss_first, loss_last, loss_mean, seconds;
     int64_t made_unix_ms, ended_unix_ms;

@@ -113,6 +113,7 @@ struct view_job {
     uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */
     uint32_t round, rounds;      /* completed, planned */
     uint64_t step, total_steps;  /* inner steps of the slowest path; 0: unknown */
+    uint64_t skipped;            /* inner steps without an update, those of open phases too */
     double loss, eval_loss;      /* newest; NAN */
     double images_per_s;
     int64_t eta_ms;                      /* -1 */

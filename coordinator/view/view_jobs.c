@@ -39,6 +39,19 @@ static uint64_t replica_steps(struct coordinator *co, const struct replica_rec *
     return rr->step + (t ? t->steps_done : 0);
 }
 
+/* Skipped steps of all phases, the running ones included. */
+static uint64_t skipped_now(struct coordinator *co, const struct job *j)
+{
+    uint64_t n = j->steps_skipped;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const uint64_t id = j->paths[p].replicas[r].task_id;
+            const struct task *t = id ? state_task(&co->state, id) : NULL;
+            n += t && t->state == TASK_LEASED ? t->skipped : 0;
+        }
+    return n;
+}
+
 /* Those of the slowest path. */
 static uint64_t steps_now(struct coordinator *co, const struct job *j)
 {
@@ -188,6 +201,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->round = rounds_done(j);
     v->rounds = (uint32_t)j->spec.outer.rounds;
     v->step = steps_now(co, j);
+    v->skipped = skipped_now(co, j);
     v->total_steps = (uint64_t)j->spec.outer.steps * v->rounds;
     v->loss = wide(j->loss);
     v->eval_loss = wide(j->eval_loss);

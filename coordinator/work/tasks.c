@@ -79,7 +79,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
         begin_phase(co, t, state_job(&co->state, t->job_id));
     t->reached = (struct lease_reach){.bytes = worker_data_bytes(w)};
     t->moved = (struct lease_moved){0};
-    t->steps_done = t->steps_total = 0;
+    t->steps_done = t->steps_total = t->skipped = 0;
     t->samples_done = 0;
     t->loss = NAN;
     t->activity[0] = '\0';
@@ -127,7 +127,7 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     release_holder(co, t);
     t->worker_id = 0;
     t->attempt++;
-    t->steps_done = 0;
+    t->steps_done = t->skipped = 0;
     t->samples_done = 0;
     if (t->kind == TASK_SAMPLE)
         t->draw.text_len = t->draw.questions = 0;
@@ -254,9 +254,10 @@ bool task_end_in_part(struct coordinator *co, const struct job *j, struct task *
                                                         .part = true});
     t->samples = s->used;
     t->steps = s->steps;
+    t->skipped = s->skipped;
     t->loss_first = (float)s->loss_first;
     t->loss_last = (float)s->loss_last;
-    t->loss_mean = s->steps > 0 ? (float)(s->loss_sum / s->steps) : NAN;
+    t->loss_mean = s->steps > s->skipped ? (float)(s->loss_sum / (s->steps - s->skipped)) : NAN;
     t->seconds = (float)s->seconds;
     t->worker_id = s->worker_id;
     task_settle(co, t, s->used);

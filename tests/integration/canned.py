@@ -74,7 +74,7 @@ class Job:
             "generation": 1, "resharded": 0, "reshards": 2 if text else 0, "teacher": None, "trace": None, "network": {"waited_ms": 4200, "waited_share": 0.011, "peak_bytes_per_s": 2345678},
             "stage": {"done": 0, "total": 0},
             "bytes": {"up": 81234567, "down": 71234567, "data_down": 34567890, "per_param_up": 0.51, "per_param_down": 0.52, "ratio": 0.004},
-            "bad_samples": {"count": 0, "items": []}, "waiting_for": [
+            "bad_samples": {"count": 0, "items": []}, "skipped_steps": 0, "waiting_for": [
                 {"job": 1, "task": 7, "worker": 1, "what": "isle-1", "why": "trains; 12 of 50 steps", "until_ms": 42000, "late": False}],
             "phases": [], "modules": self.modules, "history": [], "epochs": [], "samples": [], "path_list": paths, "figures": [],
             "partitions": [{"partition": i, "samples": s, "holdout_samples": s // 10, "tokens": s * 240 if text else 0, "shards": 4,

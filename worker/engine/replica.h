@@ -31,8 +31,9 @@ struct replicas;
 /* Where a phase that was cut goes on. */
 struct replica_cursor {
     uint32_t steps;
+    uint32_t skipped, skipped_row; /* of those, skipped ones; the newest ones, all skipped */
     uint64_t samples, position;
-    double loss_sum;
+    double loss_sum; /* over the steps that were not skipped */
     float loss_first, loss_last;
     double seconds;
 };

@@ -38,13 +38,14 @@ static void read_met(struct replica *r, const char *text)
     }
 }
 
-#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a %u %u"
 
 static bool read_cursor(const char *text, struct replica_cursor *c)
 {
     double sum, first, last, seconds;
-    if (!text || sscanf(text, "%u %" SCNu64 " %" SCNu64 " %la %la %la %la", &c->steps, &c->samples,
-                        &c->position, &sum, &first, &last, &seconds) != 7)
+    if (!text || sscanf(text, "%u %" SCNu64 " %" SCNu64 " %la %la %la %la %u %u", &c->steps,
+                        &c->samples, &c->position, &sum, &first, &last, &seconds, &c->skipped,
+                        &c->skipped_row) < 7) /* of an older release: no skipped steps */
         return false;
     c->loss_sum = sum;
     c->loss_first = (float)first;
@@ -65,7 +66,7 @@ static int save(const char *dir, struct replica *r, const struct work *w, const 
     snprintf(round, sizeof(round), "%u", w->task->train->round);
     snprintf(spec, sizeof(spec), "%" PRIu64, r->spec);
     snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
-             (double)c->loss_first, (double)c->loss_last, c->seconds);
+             (double)c->loss_first, (double)c->loss_last, c->seconds, c->skipped, c->skipped_row);
     struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
                               {(char *)(uintptr_t) "cursor", cursor},
                               {(char *)(uintptr_t) "met", met},

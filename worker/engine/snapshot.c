@@ -158,6 +158,8 @@ static void report(struct snapshots *s)
     saved.loss_sum = s->at.loss_sum;
     saved.loss_first = s->at.loss_first;
     saved.loss_last = s->at.loss_last;
+    saved.skipped = s->at.skipped;
+    saved.skipped_row = s->at.skipped_row;
     saved.seconds = (float)s->at.seconds;
     saved.used = s->opt.window ? s->at.position - s->at.position % s->opt.window : 0;
     r.task_id = s->w->task->id;
@@ -267,8 +269,8 @@ int snapshot_check(const Skerry__V1__Task *task, struct err *err)
     if (s->n_modules != task->n_modules || s->n_modules > MODEL_LEVELS_MAX)
         return err_set(err, -ERR_FORMAT, "task: train.resume has %zu modules, expected %zu",
                        s->n_modules, task->n_modules);
-    if (s->steps == 0 || s->samples == 0 || !isfinite(s->loss_sum) ||
-        !(s->seconds >= 0 && s->seconds < SECONDS_MAX) ||
+    if (s->steps == 0 || s->skipped > s->steps || s->skipped_row > s->skipped || s->samples == 0 ||
+        !isfinite(s->loss_sum) || !(s->seconds >= 0 && s->seconds < SECONDS_MAX) ||
         (task->train->steps > 0 && s->steps > task->train->steps))
         return err_set(err, -ERR_FORMAT, "task: train.resume is at step %u of %u after %g s",
                        s->steps, task->train->steps, (double)s->seconds);
@@ -307,7 +309,9 @@ struct replica_cursor snapshot_cursor(const struct work *w)
                                    .loss_sum = s->loss_sum,
                                    .loss_first = s->loss_first,
                                    .loss_last = s->loss_last,
-                                   .seconds = (double)s->seconds};
+                                   .seconds = (double)s->seconds,
+                                   .skipped = s->skipped,
+                                   .skipped_row = s->skipped_row};
 }
 
 int snapshot_module(struct work *w, size_t i, const char *out_path, struct err *err)

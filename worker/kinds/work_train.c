@@ -61,11 +61,12 @@ struct phase {
     struct upcoming upcoming;
     uint64_t position; /* position in the data after the present batch */
     struct replica_cursor at;
-    uint32_t first;         /* at.steps when this run of it began */
-    uint64_t window;        /* data_window(); 0: bounded by steps */
-    uint64_t begun_ns;      /* time of the beginning, as if it had never been interrupted */
-    uint64_t units, places; /* texts: tokens that were predicted in this run, of so many places */
-    double flops;           /* the model's, in the steps since counted_ns */
+    struct step_result skip; /* the newest step that was skipped */
+    uint32_t first;          /* at.steps when this run of it began */
+    uint64_t window;         /* data_window(); 0: bounded by steps */
+    uint64_t begun_ns;       /* time of the beginning, as if it had never been interrupted */
+    uint64_t units, places;  /* texts: tokens that were predicted in this run, of so many places */
+    double flops;            /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
     uint64_t least_ns; /* shortest time of a step */
     bool traced;       /* a step of it was traced */
@@ -365,15 +366,53 @@ static void note_step(struct phase *p, const struct step_result *s, uint64_t sam
         log_info("phase", "first step after %.2f s",
                  (double)(clock_now_ns() - p->e->opt.started_ns) / 1e9);
     }
-    if (p->at.steps == 0)
-        p->at.loss_first = (float)s->loss;
-    p->at.loss_last = (float)s->loss;
-    p->at.loss_sum += s->loss;
+    p->at.skipped += s->skipped;
+    p->at.skipped_row = s->skipped ? p->at.skipped_row + 1 : 0;
+    if (!s->skipped) {
+        if (p->at.steps + 1 - p->at.skipped == 1)
+            p->at.loss_first = (float)s->loss;
+        p->at.loss_last = (float)s->loss;
+        p->at.loss_sum += s->loss;
+    }
     p->at.steps++;
     p->at.samples += samples;
     p->at.position = p->position;
-    struct progress_point point = {.step = s->step, .loss = (float)s->loss, .lr = (float)s->lr};
+    const struct progress_point point = {.step = s->step,
+                                         .loss = s->skipped ? NAN : (float)s->loss,
+                                         .lr = (float)s->lr,
+                                         .skipped = p->at.skipped};
     progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.steps, p->at.samples);
+}
+
+bool phase_diverged(const struct replica_cursor *at, bool ended)
+{
+    return at->skipped_row >= PHASE_SKIPS_MAX ||
+           (at->skipped > PHASE_SKIPS_MAX && at->skipped > at->steps / 10) ||
+           (ended && at->skipped == at->steps);
+}
+
+static int check_skips(const struct phase *p, bool ended, struct err *err)
+{
+    const struct step_result *s = &p->skip;
+    if (!phase_diverged(&p->at, ended))
+        return 0;
+    return err_set(err, -EDOM,
+                   "step %" PRIu64 " diverged: loss %g, gradient norm %g; of %u steps %u were "
+                   "skipped, the last %u in a row; lower train.lr or lengthen train.warmup",
+                   s->step, s->loss, s->grad_norm, p->at.steps, p->at.skipped, p->at.skipped_row);
+}
+
+/* After a step that was skipped; not each is logged. */
+static int note_skip(struct phase *p, const struct step_result *s, struct err *err)
+{
+    const uint32_t n = p->at.skipped;
+    p->skip = *s;
+    if ((n & (n - 1)) == 0)
+        log_warn("phase",
+                 "step %" PRIu64 " is skipped: loss %g, gradient norm %g; so are %u of the phase's "
+                 "%u steps so far task=%" PRIu64,
+                 s->step, s->loss, s->grad_norm, n, p->at.steps, p->w->task->id);
+    return check_skips(p, false, err);
 }
 
 /* Are the phase's steps or seconds over? */
@@ -481,6 +520,8 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     p->places += (uint64_t)b.count * b.seq;
     note_step(p, &s, b.samples);
     note_rate(p, &b);
+    if (s.skipped && (rc = note_skip(p, &s, err)) < 0)
+        return rc;
     uint64_t all = data_total(p->feed); /* some samples may have been used twice */
     uint64_t used = p->at.samples < all ? p->at.samples : all;
     return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;
@@ -512,7 +553,7 @@ static int train(struct phase *p, struct err *err)
     }
     if (p->at.steps == 0)
         return err_set(err, -ERR_FORMAT, "no sample of the phase can be read");
-    return 0;
+    return check_skips(p, true, err);
 }
 
 static uint64_t samples_used(const struct phase *p)
@@ -575,10 +616,11 @@ static int finish(struct phase *p, struct err *err)
     p->at.seconds = seconds_so_far(p);
     res->seconds = phase_computed(p->at.seconds, waited_ms);
     res->steps = p->at.steps;
+    res->skipped = p->at.skipped;
     res->samples = samples_used(p);
     res->loss_first = p->at.loss_first;
     res->loss_last = p->at.loss_last;
-    res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
+    res->loss_mean = (float)(p->at.loss_sum / (p->at.steps - p->at.skipped));
     res->waited_ms += waited_ms;
     feed_take_bad(p->feed, p->w);
     if (p->places > 0)

@@ -5,6 +5,7 @@
 #include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/replica.h"
 
 /* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what it has
  * used when the time is over is a prefix of its ranges and at most one window that it has begun.  A
@@ -29,6 +30,13 @@ bool phase_save_due(uint64_t now_ns, uint64_t begun_ns, const struct engine_save
 /* The share of the job that is over when a phase has done `steps`, or one bounded by time has
  * trained for `spent` seconds; 0: the schedule goes by the replica's own steps. */
 double phase_done(const Skerry__V1__TrainTask *t, uint64_t steps, double spent);
+
+/* A step that was skipped changes nothing, so some may be.  Has the phase diverged?  When
+ * PHASE_SKIPS_MAX in a row were skipped; when more than that were, and more than a tenth of the
+ * steps so far; ended: when all were.  It depends on the cursor alone: whoever repeats the phase,
+ * or goes on with it, comes to the same. */
+#define PHASE_SKIPS_MAX 5
+bool phase_diverged(const struct replica_cursor *at, bool ended);
 
 /* Seconds that a phase computed: what it waited in between is reported beside them
  * (ReportRequest.waited_ms), and must not be counted twice. */

@@ -132,15 +132,9 @@ static void measure(struct progress *p, uint64_t samples)
     }
 }
 
-void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
-                   uint32_t steps, uint64_t samples)
+static void add_point(struct progress *p, const struct progress_point *point)
 {
-    pthread_mutex_lock(&p->lock);
     Skerry__V1__Progress *told = &p->view.told;
-    told->steps_done = steps;
-    told->samples_done = samples;
-    p->moved_ns = clock_now_ns();
-    told->grad_norm = grad_norm;
     p->loss_sum += (double)point->loss;
     p->loss_n++;
     if (told->n_points == PROGRESS_POINTS_MAX)
@@ -153,6 +147,21 @@ void progress_step(struct progress *p, const struct progress_point *point, float
     to->lr = point->lr;
     for (size_t i = 0; i < PROGRESS_NUMBERS_MAX; i++)
         numbers[i] = point->numbers && i < told->n_number_names ? point->numbers[i] : (double)NAN;
+}
+
+void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
+                   uint32_t steps, uint64_t samples)
+{
+    pthread_mutex_lock(&p->lock);
+    Skerry__V1__Progress *told = &p->view.told;
+    told->steps_done = steps;
+    told->samples_done = samples;
+    told->skipped = point->skipped;
+    p->moved_ns = clock_now_ns();
+    if (!isnan(point->loss)) {
+        told->grad_norm = grad_norm;
+        add_point(p, point);
+    }
     measure(p, samples);
     pthread_mutex_unlock(&p->lock);
 }

@@ -18,7 +18,8 @@
 /* One inner step. */
 struct progress_point {
     uint64_t step;
-    float loss, lr;
+    float loss, lr;        /* loss NAN: the step was skipped, and has no point */
+    uint32_t skipped;      /* steps of the phase so far */
     const double *numbers; /* by progress_number, NAN: none; NULL: the step has none at all */
 };
 

@@ -79,7 +79,7 @@ struct work_row {
 struct work_result {
     struct work_output *outputs; /* room for cap */
     size_t n_outputs, cap;
-    uint32_t steps;
+    uint32_t steps, skipped;
     uint64_t samples;
     float loss_first, loss_last, loss_mean;
     float seconds;   /* of computing, without waited_ms */

@@ -294,8 +294,6 @@ struct island_trainer {
     /* The present step. */
     struct batch batch, next; /* the whole step; the one after it, count 0: unknown */
     struct step_result results[ISLAND_MAX];
-    int rcs[ISLAND_MAX]; /* results of the step */
-    struct err err;      /* rank 0's in the step */
     enum island_what what;
     char *trace; /* path of the next step's trace; NULL: none */
 };
@@ -724,15 +722,9 @@ static int step_job(void *arg, int rank, struct err *err)
     courier_begin(&p->courier);
     if (rc == 0)
         rc = trainer_step(t->trainers[rank], &mine, &t->results[rank], err);
-    t->rcs[rank] = rc;
     if (rc == 0 && mine.next > 0)
         ahead_end(p->ahead);
-    if (rc != -EDOM)
-        return rc;
-    /* All ranks see the same, and are as before: it is not a failure of one of them. */
-    if (rank == 0)
-        t->err = *err;
-    return 0;
+    return rc;
 }
 
 void island_trainer_trace(struct island_trainer *t, const char *path)
@@ -829,7 +821,7 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     if (rc == 0)
         rc = island_run(t->is, step_job, t, err);
     const double seconds = (double)(clock_now_ns() - begun) / 1e9;
-    t->encoded = rc == 0 && t->rcs[0] == 0 && t->next.count > 0;
+    t->encoded = rc == 0 && t->next.count > 0;
     if (rc < 0)
         return rc;
     if (t->trace)
@@ -839,17 +831,13 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     t->settled_count = b->count;
     t->settled_seq = b->seq;
     for (int i = 1; i < t->n; i++)
-        if (t->rcs[i] != t->rcs[0])
-            return err_set(
-                err, -ERR_DEVICE,
-                "the devices of the island disagree on step %" PRIu64 ": %s on %s, %s on %s",
-                trainer_next_step(t->trainers[0]), err_text(t->rcs[0]),
-                island_device(t->is, 0)->name, err_text(t->rcs[i]), island_device(t->is, i)->name);
-    if (t->rcs[0] < 0) {
-        if (err)
-            *err = t->err;
-        return t->rcs[0];
-    }
+        if (t->results[i].skipped != t->results[0].skipped)
+            return err_set(err, -ERR_DEVICE,
+                           "the devices of the island disagree on step %" PRIu64
+                           ": gradient norm %g on %s, %g on %s",
+                           t->results[0].step, t->results[0].grad_norm,
+                           island_device(t->is, 0)->name, t->results[i].grad_norm,
+                           island_device(t->is, i)->name);
     if (shows)
         refill_bubbles(t, seconds);
     *ret = t->results[0];

@@ -75,8 +75,8 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
 void island_trainer_set_done(struct island_trainer *t, double done);
 
 /* As trainer_step.  next: the batch of the next step, if it is known; else NULL.
- * -EDOM leaves every rank as it was; after any other failure of an island of several, weights and
- * moments are undefined until rank 0 is written to and followed. */
+ * After a failure of an island of several, weights and moments are undefined until rank 0 is
+ * written to and followed. */
 int island_trainer_step(struct island_trainer *t, const struct batch *b, const struct batch *next,
                         struct step_result *ret, struct err *err);
 

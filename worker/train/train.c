@@ -737,13 +737,9 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
         return rc;
     r.loss = found[FOUND_LOSS] / (double)b.units;
     r.grad_norm = sqrt(found[FOUND_SQUARES]);
-    if (!isfinite(r.loss) || !isfinite(r.grad_norm))
-        return err_set(err, -EDOM,
-                       "step %llu diverged: loss %g, gradient norm %g; lower train.lr "
-                       "or lengthen train.warmup",
-                       (unsigned long long)t->step, r.loss, r.grad_norm);
+    r.skipped = !isfinite(r.loss) || !isfinite(r.grad_norm);
     t->step++;
-    t->adam_step++;
+    t->adam_step += !r.skipped;
     *ret = r;
     return 0;
 }

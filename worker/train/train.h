@@ -45,12 +45,14 @@ struct step_result {
     double grad_norm; /* before clipping */
     double lr;
     uint64_t step; /* number of the step, from 0 at the start of the job */
+    bool skipped;  /* loss or gradient is not finite, and there was no update */
 };
 
 /* One optimiser step on b->count (1..batch) samples; the trainer sets seed and keys.  With
  * peers, b->whole is set, count may be 0, and ret is that of the whole step.  If a stage has
- * several trainers, each takes its share of each micro-batch out of b (pipe_share). -EDOM: loss or
- * gradient is not finite; weights, moments and the step number are then as they were before. */
+ * several trainers, each takes its share of each micro-batch out of b (pipe_share).  If loss or
+ * gradient is not finite the step is skipped: weights, moments and Adam's count stay as they were,
+ * and the step's number, by which the learning rate and the random streams go, advances. */
 int trainer_step(struct trainer *t, const struct batch *b, struct step_result *ret,
                  struct err *err);
 

@@ -32,6 +32,7 @@ static void begin_saving(struct rig *r, struct saving *s, const Skerry__V1__Task
     s->saved.steps = steps;
     s->saved.samples = s->saved.position = 4 * steps;
     s->saved.loss_sum = 0.25 * steps;
+    s->saved.skipped = s->saved.skipped_row = steps / 2;
     s->saved.seconds = 3;
     s->m.task_id = t->id;
     s->m.attempt = t->attempt;
@@ -89,6 +90,8 @@ static void check_resume(struct rig *r, struct fake *w, uint64_t id, const struc
     assert_int_equal(got->steps, s->saved.steps);
     assert_int_equal(got->samples, s->saved.samples);
     assert_int_equal(got->position, s->saved.position);
+    assert_int_equal(got->skipped, s->saved.skipped);
+    assert_int_equal(got->skipped_row, s->saved.skipped_row);
     assert_true(got->loss_sum == s->saved.loss_sum && got->seconds == 3);
     assert_int_equal(got->n_modules, 1);
     assert_int_equal(got->modules[0]->module_id, MODULE);
@@ -135,13 +138,13 @@ static void it_is_on_record(void **state)
     const Skerry__V1__Task *t = begun(r, yaml);
     const uint64_t id = t->id;
     struct saving s;
-    begin_saving(r, &s, t, 1);
+    begin_saving(r, &s, t, 2);
     assert_true(save(r, &r->workers[0], &s));
     stop(r);
     start(r);
     const struct snapshot *p = snapshot_of(r, id);
-    assert_true(p != NULL && p->n == 1 && p->steps == 1 && p->samples == 4 && p->position == 4);
-    assert_true(p->loss_sum == 0.25 && p->seconds == 3 && p->worker_id == r->workers[0].id);
+    assert_true(p != NULL && p->n == 1 && p->steps == 2 && p->samples == 8 && p->position == 8);
+    assert_true(p->loss_sum == 0.5 && p->seconds == 3 && p->worker_id == r->workers[0].id);
     assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
     task_memory(state_task(&r->co->state, id))->worker_id = r->workers[0].id;
     assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);

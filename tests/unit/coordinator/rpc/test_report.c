@@ -527,6 +527,47 @@ static void test_in_parts(void **state)
     }
 }
 
+static uint64_t skipped(struct rig *r)
+{
+    struct view_job v;
+    assert_int_equal(view_job(r->co, r->co->state.jobs[0]->id, &v, NULL), 0);
+    return v.skipped;
+}
+
+/* Steps without an update are counted: those of an open phase as its worker tells of them, and for
+ * good those of a phase that is done. */
+static void test_skipped(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    struct result x;
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    (void)submit_spec(r, async);
+    do_init(r, w);
+    const Skerry__V1__Task *t = assign(r, w, TASK_TRAIN);
+    p.task_id = t->id;
+    p.attempt = t->attempt;
+    p.steps_done = 1;
+    p.skipped = 7; /* of one step */
+    beat.progress = &p;
+    assert_int_equal(CALL(r, w, HEARTBEAT, heartbeat, &beat), 0);
+    assert_int_equal(skipped(r), 1);
+    struct blob_ref blob = contribute(r, t, t->id, 0.01f);
+    begin_result(&x, t, &blob);
+    x.m.skipped = 2;
+    x.m.steps = 2;
+    assert_true(report(r, w, &x));
+    WAIT_FOR(r, r->co->state.jobs[0]->steps_done == 2);
+    assert_int_equal(skipped(r), 2);
+    assert_int_equal(state_task(&r->co->state, x.m.task_id)->skipped, 2);
+    stop(r);
+    start(r);
+    assert_int_equal(skipped(r), 2);
+    assert_int_equal(state_task(&r->co->state, x.m.task_id)->skipped, 2);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -551,6 +592,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
         cmocka_unit_test_setup_teardown(test_too_few_steps, begin, end),
         cmocka_unit_test_setup_teardown(test_refused_whole, begin, end),
+        cmocka_unit_test_setup_teardown(test_skipped, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

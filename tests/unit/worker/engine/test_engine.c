@@ -5,16 +5,19 @@
 #include "tests/unit/worker/shards.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include "common/base/hash.h"
 #include "common/base/pieces.h"
+#include "common/base/rng.h"
 #include "common/outer/fold.h"
 #include "common/st/st.h"
 #include "worker/engine/encoders.h"
 #include "worker/engine/residual.h"
 #include "worker/frozen/frozen.h"
+#include "worker/kinds/work_train.h"
 
 #define SPEC_OF(schedule)                                                                          \
     "name: tiny\nseed: 3\n"                                                                        \
@@ -24,6 +27,7 @@
     "outer: {rounds: 3, steps: 24}\nwire: {up: e3m0, down: e3m0}\n"
 #define SPEC SPEC_OF("")
 #define STEPS 24
+#define RARE 20
 
 /* A task under construction: one module, one range over each shard. */
 struct order {
@@ -37,11 +41,13 @@ struct order {
     Skerry__V1__SampleTask sample;
     Skerry__V1__IngestTask ingest;
     uint32_t labels[6];
-    char *classes[5];
+    char *classes[RARE];
 };
 
 static char *top;
-static struct test_shard shards[2];
+static struct test_shard shards[2], rare; /* rare: one sample of each of RARE classes */
+static char *overflow_path; /* a version that overflows at the last two; NULL: none yet */
+static uint8_t overflow[32];
 static uint8_t version0[32];
 static struct buf version0_file;
 
@@ -50,6 +56,9 @@ static void host_new(struct host *h, const char *name)
     host_open(h, top, name, 2);
     for (int i = 0; i < 2; i++)
         host_put(h, shards[i].path, shards[i].sha256);
+    host_put(h, rare.path, rare.sha256);
+    if (overflow_path)
+        host_put(h, overflow_path, overflow);
     if (version0_file.len > 0) {
         char path[CACHE_PATH_MAX];
         cache_path(h->cache, version0, path);
@@ -80,7 +89,7 @@ static void order_init(struct order *o, int kind)
     o->module.full = &o->full;
     o->module.sha256 = o->full.sha256;
     o->modules[0] = &o->module;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < RARE; i++)
         o->classes[i] = (char *)"c";
     for (uint32_t i = 0; i < 6; i++)
         o->labels[i] = i % 5;
@@ -121,6 +130,7 @@ static int setup(void **state)
     top = scratch_new();
     for (int i = 0; i < 2; i++)
         shards[i] = shard_make(top, i, 20, 5, i == 1 ? 3 : -1);
+    rare = shard_make(top, 2, RARE, RARE, -1);
     /* Version 0 by an INIT task. */
     struct host h;
     struct order o;
@@ -142,6 +152,8 @@ static int teardown(void **state)
     (void)state;
     for (int i = 0; i < 2; i++)
         free(shards[i].path);
+    free(rare.path);
+    free(overflow_path);
     buf_release(&version0_file);
     scratch_free(top);
     return 0;
@@ -332,6 +344,94 @@ static void diverged_phase_begins_anew(void **state)
     work_free(b);
     host_free(&whole);
     host_free(&cut);
+}
+
+/* Weights of chance, and of two classes so large ones that attention overflows. */
+static void make_overflow(const char *from)
+{
+    struct buf file;
+    struct st st = {0};
+    buf_init(&file, 1 << 24);
+    OK(file_read(from, 1 << 24, &file, err));
+    overflow_path = in(top, "overflow");
+    OK(file_write_atomic(overflow_path, file.data, file.len, 0600, err));
+    OK(st_open(overflow_path, &st, err));
+    const int fd = open(overflow_path, O_WRONLY);
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < st.n_tensors; i++) {
+        const bool table = strstr(st.tensors[i].name, "embedding_table") != NULL;
+        const uint64_t row = st.tensors[i].count / (RARE + 1);
+        for (uint64_t k = 0; k < st.tensors[i].count; k++) {
+            const bool last = table && k / row >= RARE - 2 && k / row < RARE;
+            const float x = last ? 1e30f : rng_at_uniform(5, i, k) - 0.5f;
+            const uint64_t at = st.tensors[i].offset + k * sizeof(x);
+            assert_int_equal(pwrite(fd, &x, sizeof(x), (off_t)at), sizeof(x));
+        }
+    }
+    (void)close(fd);
+    st_release(&st);
+    buf_release(&file);
+    uint64_t size;
+    OK(hash_file(overflow_path, overflow, &size, err));
+}
+
+/* A phase over 40 samples, of which two overflow. */
+static void order_overflowing(struct order *o, int kind)
+{
+    order_init(o, kind);
+    blob_of(&o->shard_blob[0], rare.sha256, size_of(rare.path));
+    o->task.n_classes = RARE;
+    if (!overflow_path) {
+        struct host h;
+        o->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
+        host_new(&h, "classes");
+        struct work *w = run(&h, o);
+        make_overflow(w->result.outputs[0].path);
+        work_free(w);
+        host_free(&h);
+        o->task.kind = (Skerry__V1__TaskKind)kind;
+    }
+    blob_of(&o->full, overflow, size_of(overflow_path));
+    o->module.sha256 = o->full.sha256;
+}
+
+/* Steps with those samples are skipped, and the others are what they are: so it is in a phase that
+ * was cut, and in one that another worker repeats. */
+static void steps_are_skipped(void **state)
+{
+    (void)state;
+    struct host whole, cut, other;
+    struct order o;
+    order_overflowing(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    host_new(&whole, "skips");
+    struct work *a = run(&whole, &o);
+    assert_int_equal(a->result.steps, STEPS);
+    assert_int_equal(a->result.samples, 40);
+    assert_in_range(a->result.skipped, 2, PHASE_SKIPS_MAX);
+    assert_true(isfinite(a->result.loss_mean));
+    struct progress_view view;
+    progress_take(&a->progress, &view);
+    assert_int_equal(view.told.skipped, a->result.skipped);
+    assert_int_equal(view.told.n_points, STEPS - a->result.skipped);
+
+    cut_a_phase(&cut, &o);
+    host_restart(&cut);
+    o.task.attempt = 2;
+    struct work *b = run(&cut, &o);
+    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
+    assert_int_equal(b->result.skipped, a->result.skipped);
+    assert_true(b->result.loss_mean == a->result.loss_mean);
+    work_free(b);
+
+    order_overflowing(&o, SKERRY__V1__TASK_KIND__TASK_KIND_CHECK);
+    host_new(&other, "checks");
+    b = run(&other, &o);
+    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
+    work_free(a);
+    work_free(b);
+    host_free(&whole);
+    host_free(&cut);
+    host_free(&other);
 }
 
 /* The same task a second time at the same worker starts from the same state. */
@@ -651,6 +751,7 @@ int main(void)
         cmocka_unit_test(cut_phase_ends_the_same),
         cmocka_unit_test(killed_while_it_sends),
         cmocka_unit_test(diverged_phase_begins_anew),
+        cmocka_unit_test(steps_are_skipped),
         cmocka_unit_test(repeated_phase_is_the_same),
         cmocka_unit_test(time_bounds_a_phase),
         cmocka_unit_test(version_is_rebuilt_from_a_delta),

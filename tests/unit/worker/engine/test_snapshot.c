@@ -203,6 +203,8 @@ static void end(struct rig *r)
 }
 
 static const struct replica_cursor here = {.steps = 4,
+                                           .skipped = 2,
+                                           .skipped_row = 1,
                                            .samples = 32,
                                            .position = 33,
                                            .loss_sum = 2.5,
@@ -240,6 +242,7 @@ static void lost_of(const char *up, double most)
     r.train.resume = co.saved;
     OK(snapshot_load(&r.work, r.r->model, got, &at, err));
     assert_memory_equal(&at.steps, &here.steps, sizeof(at.steps));
+    assert_true(at.skipped == 2 && at.skipped_row == 1);
     assert_true(at.samples == 32 && at.position == 33 && at.loss_sum == 2.5 && at.seconds == 1.5);
     assert_true(at.loss_first == 1 && at.loss_last == 0.25f);
     for (size_t i = 0; i < r.r->model->n; i++)

@@ -774,6 +774,24 @@ static void bounded_by_time(void **state)
     assert_true(phase_save_due(1011 * s, 1000 * s, &last));
 }
 
+static void too_many_skips(void **state)
+{
+    (void)state;
+    struct replica_cursor at = {.steps = 4, .skipped = 4, .skipped_row = 4};
+    assert_false(phase_diverged(&at, false));
+    assert_true(phase_diverged(&at, true)); /* a phase of four steps has learned nothing */
+    at = (struct replica_cursor){.steps = 1000, .skipped = 5, .skipped_row = 5};
+    assert_true(phase_diverged(&at, false)); /* in a row */
+    at = (struct replica_cursor){.steps = 6, .skipped = 5, .skipped_row = 4};
+    assert_false(phase_diverged(&at, true));
+    at = (struct replica_cursor){.steps = 59, .skipped = 6, .skipped_row = 1};
+    assert_true(phase_diverged(&at, false)); /* more than a tenth */
+    at.steps = 60;
+    assert_false(phase_diverged(&at, true));
+    at.skipped = 7;
+    assert_true(phase_diverged(&at, false));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -791,6 +809,7 @@ int main(void)
         cmocka_unit_test(a_step_without_memory),
         cmocka_unit_test(texts_are_learned),
         cmocka_unit_test(bounded_by_time),
+        cmocka_unit_test(too_many_skips),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

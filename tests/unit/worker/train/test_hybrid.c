@@ -4,6 +4,7 @@
 #include "tests/unit/worker/train/sides.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -331,6 +332,71 @@ static void test_alike(void **state)
     }
 }
 
+/* A side whose steps with one of the classes have no finite loss. */
+static struct side infinite_side(const struct shape *shape, bool shard, const struct model *m,
+                                 const struct train_options *o)
+{
+    struct pipe_plan plan = plan_of(shape, o->accumulate, -1);
+    plan.shard = shard;
+    struct side s = side_open(cpus[devices_of(shape)], m, o, &plan, NULL);
+    float *flat = tiny_weights(m, 21);
+    const struct model_tensor *table = model_find(m, "y_embedder.embedding_table.weight");
+    for (int64_t i = 0; i < m->spec.dim; i++)
+        flat[table->offset + (uint64_t)(17 * m->spec.dim + i)] = INFINITY;
+    OK(trainer_set(island_trainer_first(s.t), flat, err));
+    OK(island_trainer_follow(s.t, ISLAND_WEIGHTS, err));
+    mem_free(flat);
+    return s;
+}
+
+static void check_skips(const struct shape *a, const struct shape *b, bool shard)
+{
+    struct model_spec spec = tiny_spec();
+    struct train_options o = options();
+    spec.depth = 4;
+    spec.classes = 40;
+    struct model *m = make_model(&spec);
+    struct side x = infinite_side(a, false, m, &o), y = infinite_side(b, shard, m, &o);
+    struct trainer *first = island_trainer_first(y.t);
+    float *before = model_flat_new(m), *after = model_flat_new(m);
+    unsigned skipped = 0, rounds = 20;
+    for (unsigned i = 0; i < rounds; i++) {
+        struct step_result p, q;
+        OK(trainer_get(first, before, err));
+        OK(step(&x, m, i, count_of(i), &p, err));
+        OK(step(&y, m, i, count_of(i), &q, err));
+        OK(trainer_get(first, after, err));
+        skipped += q.skipped;
+        assert_true(p.skipped == q.skipped && p.step == q.step && p.lr == q.lr);
+        assert_true(q.skipped || (p.loss == q.loss && p.grad_norm == q.grad_norm));
+        assert_int_equal(memcmp(before, after, m->flat * sizeof *before) == 0, q.skipped);
+    }
+    assert_in_range(skipped, 2, rounds / 2);
+    for (int r = 0; r < island_size(y.is); r++) {
+        assert_int_equal(trainer_next_step(island_trainer_rank(y.t, r)), FIRST_STEP + rounds);
+        assert_int_equal(trainer_adam_step(island_trainer_rank(y.t, r)), rounds - skipped);
+    }
+    assert_same(&x, &y, m);
+    assert_ranks_equal(&y, b);
+    close_side(&x);
+    close_side(&y);
+    mem_free(before);
+    mem_free(after);
+    model_free(m);
+}
+
+/* All ranks skip the same steps, and leave weights and moments as they were, shared out or not. */
+static void test_skips(void **state)
+{
+    static const struct shape one = {1, 1, {1}, {4}}, line = {3, 1, {1, 1, 1}, {1, 2, 4}},
+                              wide = {1, 1, {2}, {4}}, square = {2, 1, {2, 2}, {1, 4}},
+                              twice = {2, 2, {2, 1}, {2, 4}}, alone = {2, 1, {1, 3}, {2, 4}};
+    check_skips(&one, &line, false);
+    check_skips(&wide, &square, false);
+    check_skips(&twice, &twice, true);
+    check_skips(&alone, &alone, true);
+}
+
 /* A checkpoint of a hybrid goes on with any plan. */
 static void test_checkpoint(void **state)
 {
@@ -370,9 +436,8 @@ static void test_checkpoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_alike),      cmocka_unit_test(test_skips),
         cmocka_unit_test(test_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,7 +68,6 @@ static struct batch fill(struct content *c, const struct model_spec *s, unsigned
 /* A weight that is not a number for the length of one step. */
 static void diverge(struct trainer *t, const struct batch *b)
 {
-    struct err e = {0};
     struct step_result r;
     const struct model_tensor *tensor = &trainer_model(t)->tensors[2];
     float *kept = mem_alloc_array(2 * tensor->count, sizeof *kept);
@@ -78,7 +77,8 @@ static void diverge(struct trainer *t, const struct batch *b)
     bad[0] = NAN;
     OK(trainer_write(t, TRAINER_WEIGHTS, tensor, bad, err));
     OK(trainer_written(t, err));
-    assert_int_equal(trainer_step(t, b, &r, &e), -EDOM);
+    OK(trainer_step(t, b, &r, err));
+    assert_true(r.skipped);
     OK(trainer_write(t, TRAINER_WEIGHTS, tensor, kept, err));
     OK(trainer_written(t, err));
     mem_free(kept);
@@ -145,7 +145,7 @@ static void compare(const struct course *c, bool refuse, int launches)
     for (unsigned i = 0; i < STEPS; i++) {
         assert_true(got.steps[i].loss == want.steps[i].loss);
         assert_true(got.steps[i].grad_norm == want.steps[i].grad_norm);
-        assert_true(got.steps[i].lr == want.steps[i].lr && got.steps[i].step == 10 + i);
+        assert_true(got.steps[i].lr == want.steps[i].lr && got.steps[i].step == want.steps[i].step);
     }
     assert_int_equal(got.adam, STEPS);
     assert_int_equal(got.values, want.values);
