@@ -42,8 +42,18 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
     return phase > 0 ? t->train.first_step + left * phase : 0;
 }
 
+/* The share of an async phase that an earlier attempt has done, up to its snapshot. */
+static double done_before(const struct job *j, const struct task *t, const Skerry__V1__TrainTask *m)
+{
+    const struct snapshot *s = t->train.snapshot;
+    if (s == NULL || !j->spec.outer.async)
+        return 0;
+    return m->seconds > 0 ? s->seconds / m->seconds : s->steps / (double)j->spec.outer.steps;
+}
+
 /* Phases bounded by time, and async ones, whose replica may have done more or fewer of them than
- * the others: how much of the job is over. */
+ * the others: how much of the job is over.  An async phase goes on where the job is by then: it
+ * begins so much earlier as it has done of it. */
 static void add_schedule(const struct job *j, const struct task *t, Skerry__V1__TrainTask *m)
 {
     const double rounds = j->spec.outer.rounds, k = j->comp.paths[t->path].replicas;
@@ -51,6 +61,7 @@ static void add_schedule(const struct job *j, const struct task *t, Skerry__V1__
         return;
     const double part = m->seconds > 0 ? m->seconds / (double)j->spec.outer.seconds : 1;
     m->done_from = (j->spec.outer.async ? j->paths[t->path].phases / k : t->train.round) / rounds;
+    m->done_from = fmax(0, m->done_from - done_before(j, t, m) * part / rounds);
     m->done_to = fmin(1.0, m->done_from + part / rounds);
 }
 

@@ -271,6 +271,31 @@ static void nonsense_is_refused(void **state)
     assert_false(save(r, w, &s));
 }
 
+static const char async[] = "name: fake\nseed: 3\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "outer: {rounds: 2, steps: 2, async: true}\nsample: {count: 4}\n";
+
+/* The job went on meanwhile: the rest of the phase has the rates of where the job is by then, and
+ * not of half a phase later. */
+static void schedule_without_rounds(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const Skerry__V1__Task *t = begun(r, async);
+    const uint64_t id = t->id;
+    struct saving s;
+    assert_true(t->train->done_from == 0 && t->train->done_to == 0.5);
+    begin_saving(r, &s, t, 1); /* of 2 */
+    assert_true(save(r, a, &s));
+    job_edit_path(state_job(&r->co->state, state_task(&r->co->state, id)->job_id), 0)->phases = 2;
+    leave(r, a);
+    edit_task(r, id)->ready_ms = 0;
+    check_resume(r, b, id, &s);
+    assert_true(b->task->train->done_from == 0.25 && b->task->train->done_to == 0.75);
+}
+
 static const char timed[] = "name: fake\nseed: 3\n"
                             "data: {path: x, image_size: 16}\n"
                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
@@ -347,6 +372,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_lost_blob_drops_it, begin, end),
         cmocka_unit_test_setup_teardown(nonsense_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(samples_are_bounded, begin, end),
+        cmocka_unit_test_setup_teardown(schedule_without_rounds, begin, end),
         cmocka_unit_test_setup_teardown(a_step_takes_a_sample, begin, end),
         cmocka_unit_test_setup_teardown(some_jobs_want_none, begin, end),
     };
