@@ -262,7 +262,12 @@ static void write_train(const struct new_job *job, FILE *out)
     (void)fprintf(out, "\ntrain:\n");
     line(out, texts ? "rows of context tokens in a step" : "images in a step", "batch: %d",
          new_job_batch(job));
-    line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
+    line(out,
+         width(job) > JOB_LR_MEASURED
+             ? "peak learning rate of AdamW; measured up to width 256, a guess beyond it: lower it "
+               "if the loss jumps"
+             : "peak learning rate of AdamW; lower it if the loss jumps",
+         "lr: %.1e",
          job_lr(texts, job->from != NULL, width(job), (double)new_job_batch(job) * context(job)));
     line(out, "decay: down to 0 over the last fifth; or cosine", "schedule: %s",
          job_schedule(texts, job->from != NULL, (double)job->rounds * job->steps) ==

@@ -312,12 +312,26 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
             p->parts.taken ? "" : p->parts.why);
 }
 
+/* A default that was measured for narrower models only. */
+static void show_rate(const struct job_spec *s, FILE *out)
+{
+    const double tokens = (double)s->train.batch * s->model.context;
+    const bool warm = s->model.warm_start != NULL;
+    if (s->model.dim > JOB_LR_MEASURED &&
+        s->train.lr == job_lr(job_is_text(s), warm, s->model.dim, tokens))
+        (void)fprintf(out,
+                      "train.lr  is %.2g by default, a guess for a width of %d: it was measured up "
+                      "to %d;\n          lower it if the loss jumps\n",
+                      s->train.lr, s->model.dim, JOB_LR_MEASURED);
+}
+
 void predict_show(const struct job_spec *spec, const struct measured *at,
                   const struct predict_options *opt, const struct prediction *p, uint64_t samples,
                   FILE *out)
 {
     char total[STR_HUMAN_MAX], step[STR_HUMAN_MAX], rate[STR_HUMAN_MAX];
     show_model(at, out);
+    show_rate(spec, out);
     if (at->refused[0]) {
         (void)fprintf(out, "time      not known, because it does not fit here: %s\n", at->refused);
         return;

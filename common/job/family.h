@@ -45,6 +45,7 @@ const struct job_family *job_family_at(int i);
  * (docs/figures.md).  A llama's grows with the cube root of the tokens of a step, from 512 of them
  * to eight times as many.  warm: half of it, for trained weights. */
 double job_lr(bool texts, bool warm, int dim, double tokens);
+#define JOB_LR_MEASURED 256 /* the widest model for which it was measured */
 /* The default of train.schedule (enum job_schedule).  A fresh llama's is a decay from 5000 steps
  * on: it lowered the held-out loss after 7500 steps, and not after 1200 (docs/figures.md).  steps:
  * of a replica in the whole job; 0: not known. */

@@ -37,6 +37,43 @@ static struct measured machine(double step_s, double router_s)
             {.parameters = router_s > 0 ? 100000 : 0, .batch = 8, .step_s = router_s}}};
 }
 
+/* What is shown of a job with such keys of its model and training. */
+static bool shows_a_guess(const char *keys)
+{
+    char yaml[512], *text = NULL;
+    size_t len = 0;
+    const struct measured at = machine(0.5, 0);
+    struct job_spec spec;
+    struct err err = {0};
+    struct prediction p;
+    (void)snprintf(yaml, sizeof yaml,
+                   "name: a\ndata: {path: x, image_size: 16}\nouter: {rounds: 1, steps: 1}\n%s",
+                   keys);
+    predicted(yaml, &at, &(struct predict_options){.workers = 1}, &p);
+    if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0)
+        fail_msg("%s", err.msg);
+    FILE *out = open_memstream(&text, &len);
+    predict_show(&spec, &at, &(struct predict_options){.workers = 1}, &p, 100, out);
+    (void)fclose(out);
+    const bool shown =
+        strstr(text, "a guess for a width of 512: it was measured up to 256") != NULL;
+    free(text);
+    job_release(&spec);
+    return shown;
+}
+
+/* The default rate of a model that is wider than those for which it was measured. */
+static void a_rate_may_be_a_guess(void **state)
+{
+    (void)state;
+    assert_true(shows_a_guess("model: {patch: 4, dim: 512, depth: 2, heads: 8}\n"
+                              "train: {batch: 8}\n"));
+    assert_false(shows_a_guess("model: {patch: 4, dim: 256, depth: 2, heads: 8}\n"
+                               "train: {batch: 8}\n"));
+    assert_false(shows_a_guess("model: {patch: 4, dim: 512, depth: 2, heads: 8}\n"
+                               "train: {batch: 8, lr: 1e-3}\n"));
+}
+
 static void phases_share_the_workers(void **state)
 {
     const struct measured at = machine(0.5, 0);
@@ -239,6 +276,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_share_the_workers),
+        cmocka_unit_test(a_rate_may_be_a_guess),
         cmocka_unit_test(a_link_is_that_of_the_coordinator),
         cmocka_unit_test(snapshots_are_predicted),
         cmocka_unit_test(fragments_are_proposed_where_they_hide_the_link),
