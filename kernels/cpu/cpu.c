@@ -145,6 +145,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     if (dev->threads > CPU_THREADS_MAX)
         dev->threads = CPU_THREADS_MAX;
     st->inner = cpu_ref_ops;
+    cpu_fault_ops(&st->inner);
     if (!reference) {
         dev->fast_bf16 = isa.avx512_bf16;
         fast_ops(st, &isa);

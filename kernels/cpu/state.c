@@ -4,6 +4,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "kernels/cpu/ref.h"
+
 void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
 {
     if (bytes > st->scratch_bytes[use]) {
@@ -30,7 +32,8 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
  *
  * "lost" in place of a number: of the next process's CPUs the second one is not there.
  *
- *     SKERRY_FAULT_MEMORY=20000000       the device reports at most so many free bytes */
+ *     SKERRY_FAULT_MEMORY=20000000       the device reports at most so many free bytes
+ *     SKERRY_FAULT_LOSS="5,9"            the loss of its 5th and 9th step is no number */
 #ifdef SKERRY_FAULTS
 
 static atomic_long left; /* waits until it breaks; 0: never */
@@ -87,7 +90,28 @@ uint64_t cpu_fault_memory(uint64_t free_bytes)
     return most < free_bytes ? most : free_bytes;
 }
 
+static int faulty_sum(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s)
+{
+    const unsigned long now = ++cpu_state(dev)->losses;
+    const int rc = ref_sum(dev, sum, x, n, s);
+    const char *text = getenv("SKERRY_FAULT_LOSS");
+    for (char *rest; text && *text; text = *rest == ',' ? rest + 1 : NULL)
+        if (strtoul(text, &rest, 10) == now)
+            *sum = NAN;
+    return rc;
+}
+
+void cpu_fault_ops(struct kernel_ops *ops)
+{
+    if (getenv("SKERRY_FAULT_LOSS"))
+        ops->sum = faulty_sum;
+}
+
 #else
+
+void cpu_fault_ops(struct kernel_ops *ops)
+{
+}
 
 uint64_t cpu_fault_memory(uint64_t free_bytes)
 {

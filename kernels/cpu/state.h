@@ -22,6 +22,7 @@ struct cpu_state {
      * for, which the shapes bound. */
     void *scratch[2];
     size_t scratch_bytes[2];
+    unsigned long losses; /* sums of a step's losses so far, if a test counts them */
 };
 
 /* The two kinds of working memory that an operation may need at once. */
@@ -39,6 +40,8 @@ int cpu_fault_open(struct err *err);
 int cpu_fault(struct device *dev, struct err *err);
 /* The free memory, or what a test sets in its place. */
 uint64_t cpu_fault_memory(uint64_t free_bytes);
+/* Replaces the sum of a step's losses if a test wants some to be no number. */
+void cpu_fault_ops(struct kernel_ops *ops);
 
 /* In each *_vec.c: replaces entries of the table by its own for an instruction set. */
 #define CPU_INSTALLERS(isa)                                                                        \

@@ -2,7 +2,7 @@
 
 workerd of these tests can fail on purpose (a build with sanitizers, `make faulty`): SKERRY_FAULT_DEVICE="30,5" breaks its CPU at
 the 30th wait for it, and that of its successor process at the 5th; with "hang30" the 30th wait never ends;
-SKERRY_FAULT_MEMORY is the free memory that it sees."""
+SKERRY_FAULT_MEMORY is the free memory that it sees; with SKERRY_FAULT_LOSS="15" the loss of its 15th step is no number."""
 import os
 import re
 
@@ -121,6 +121,37 @@ def test_a_pipeline_of_two_chains_goes_on_without_a_device(swarm, tmp_path):
     assert samples_seen(swarm.wait_job(job, "done")) == SAMPLES / 2
     assert "of 2 stages (bidirectional)" in swarm.log("a")
     assert "the job asks for a pipeline, but this worker has one device" in swarm.log("a")
+
+
+def phases_of(swarm, job):
+    tasks = swarm.get(f"/v1/tasks?job={job}").json()["items"]
+    return sorted((t for t in tasks if t["kind"] == "train"), key=lambda t: t["round"])
+
+
+def test_a_step_without_a_finite_loss_is_skipped(swarm):
+    """It is counted, and all else is as it would be."""
+    swarm.worker("a", bin=FAULTY, env={"SKERRY_FAULT_LOSS": "15"})
+    job = swarm.submit(**{**JOB, "replicas": 1})
+    done = swarm.wait_job(job, "done")
+    assert done["skipped_steps"] == 1
+    assert samples_seen(done) == SAMPLES / 2, "its samples are used"
+    assert done["step"] == 40, "its number, too"
+    phases = phases_of(swarm, job)
+    assert [t["skipped"] for t in phases] == [0, 1, 0, 0]
+    assert all(t["failures"] == 0 and t["steps_done"] == 10 for t in phases)
+    assert swarm.log("a").count("is skipped: loss ") == 1
+    assert "step 14 is skipped: loss nan, gradient norm " in swarm.log("a")
+    assert "skipped: 1 step whose loss or gradient was no number" in swarm.skerry("status", job).stdout
+    assert re.search(r"^skerry_job_skipped_steps{.*} 1$", swarm.get("/metrics").text, re.M)
+
+
+def test_a_job_without_a_finite_loss_stalls(swarm):
+    """Each attempt ends after five steps."""
+    swarm.worker("a", bin=FAULTY, env={"SKERRY_FAULT_LOSS": ",".join(map(str, range(1, 400)))})
+    job = swarm.submit(**{**JOB, "replicas": 1})
+    why = wait_until(lambda: swarm.job(job)["stalled"], 60, "the job to stall")
+    assert re.search("step 4 diverged: loss nan, .* of 5 steps 5 were skipped, the last 5 in a row; lower train.lr", why), why
+    assert phases_of(swarm, job)[0]["failures"] == 5
 
 
 def test_a_device_that_stays_broken_ends_the_worker(swarm):
