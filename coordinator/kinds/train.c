@@ -42,26 +42,29 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
     return phase > 0 ? t->train.first_step + left * phase : 0;
 }
 
-/* The share of an async phase that an earlier attempt has done, up to its snapshot. */
-static double done_before(const struct job *j, const struct task *t, const Skerry__V1__TrainTask *m)
+/* The share of a phase that an earlier attempt has done, up to its snapshot. */
+static double done_before(const struct task *t, const Skerry__V1__TrainTask *m)
 {
     const struct snapshot *s = t->train.snapshot;
-    if (s == NULL || !j->spec.outer.async)
+    if (s == NULL)
         return 0;
-    return m->seconds > 0 ? s->seconds / m->seconds : s->steps / (double)j->spec.outer.steps;
+    return fmin(1, m->seconds > 0 ? s->seconds / m->seconds : s->steps / (double)m->steps);
 }
 
 /* Phases bounded by time, and async ones, whose replica may have done more or fewer of them than
- * the others: how much of the job is over.  An async phase goes on where the job is by then: it
- * begins so much earlier as it has done of it. */
+ * the others: how much of the job is over.  An async phase of which a part is done goes on where
+ * the job is by then: at the phases that are over and that part, of one of k replicas.  As the
+ * worker adds the part whole, it is taken off here. */
 static void add_schedule(const struct job *j, const struct task *t, Skerry__V1__TrainTask *m)
 {
     const double rounds = j->spec.outer.rounds, k = j->comp.paths[t->path].replicas;
     if (m->seconds == 0 && !j->spec.outer.async)
         return;
     const double part = m->seconds > 0 ? m->seconds / (double)j->spec.outer.seconds : 1;
-    m->done_from = (j->spec.outer.async ? j->paths[t->path].phases / k : t->train.round) / rounds;
-    m->done_from = fmax(0, m->done_from - done_before(j, t, m) * part / rounds);
+    double from = t->train.round;
+    if (j->spec.outer.async)
+        from = fmax(0, j->paths[t->path].phases / k - (1 - 1 / k) * part * done_before(t, m));
+    m->done_from = from / rounds;
     m->done_to = fmin(1.0, m->done_from + part / rounds);
 }
 

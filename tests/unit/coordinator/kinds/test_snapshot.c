@@ -277,8 +277,8 @@ static const char async[] = "name: fake\nseed: 3\n"
                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
                             "outer: {rounds: 2, steps: 2, async: true}\nsample: {count: 4}\n";
 
-/* The job went on meanwhile: the rest of the phase has the rates of where the job is by then, and
- * not of half a phase later. */
+/* The job went on meanwhile: 2 of its 4 phases are over and half of this one, and with that the
+ * rest of it begins. */
 static void schedule_without_rounds(void **state)
 {
     struct rig *r = *state;
@@ -293,7 +293,7 @@ static void schedule_without_rounds(void **state)
     leave(r, a);
     edit_task(r, id)->ready_ms = 0;
     check_resume(r, b, id, &s);
-    assert_true(b->task->train->done_from == 0.25 && b->task->train->done_to == 0.75);
+    assert_true(b->task->train->done_from == 0.375 && b->task->train->done_to == 0.875);
 }
 
 static const char timed[] = "name: fake\nseed: 3\n"
