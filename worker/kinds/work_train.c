@@ -409,8 +409,8 @@ static int note_skip(struct phase *p, const struct step_result *s, struct err *e
     p->skip = *s;
     if ((n & (n - 1)) == 0)
         log_warn("phase",
-                 "step %" PRIu64 " is skipped: loss %g, gradient norm %g; so are %u of the phase's "
-                 "%u steps so far task=%" PRIu64,
+                 "step %" PRIu64 " is skipped: loss %g, gradient norm %g; the phase has "
+                 "skipped %u of %u steps so far task=%" PRIu64,
                  s->step, s->loss, s->grad_norm, n, p->at.steps, p->w->task->id);
     return check_skips(p, false, err);
 }

@@ -355,6 +355,8 @@ static void check_skips(const struct shape *a, const struct shape *b, bool shard
     struct train_options o = options();
     spec.depth = 4;
     spec.classes = 40;
+    spec.self_condition = true;
+    o.self_condition = 0.5;
     struct model *m = make_model(&spec);
     struct side x = infinite_side(a, false, m, &o), y = infinite_side(b, shard, m, &o);
     struct trainer *first = island_trainer_first(y.t);
