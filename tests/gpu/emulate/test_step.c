@@ -12,12 +12,29 @@
 
 #include "tests/gpu/emulate/record.h"
 
-enum { STEPS = 4, MAX = 3, SEQ = 8 };
+enum { STEPS = 4, SKIPPED = 2, MAX = 3, SEQ = 8 };
 
 struct report {
     double loss[STEPS], norm[STEPS];
     float *weights;
 };
+
+/* Takes a step whose weights are no numbers: it is skipped, and leaves them and the moments. */
+static void diverge(struct trainer *t, const struct batch *b, struct step_result *ret)
+{
+    const struct model_tensor *tensor = &trainer_model(t)->tensors[2];
+    float *kept = mem_alloc_array(2 * tensor->count, sizeof *kept), *bad = kept + tensor->count;
+    OK(trainer_read(t, TRAINER_WEIGHTS, tensor, kept, err));
+    for (uint64_t i = 0; i < tensor->count; i++)
+        bad[i] = NAN;
+    OK(trainer_write(t, TRAINER_WEIGHTS, tensor, bad, err));
+    OK(trainer_written(t, err));
+    OK(trainer_step(t, b, ret, err));
+    assert_true(ret->skipped);
+    OK(trainer_write(t, TRAINER_WEIGHTS, tensor, kept, err));
+    OK(trainer_written(t, err));
+    mem_free(kept);
+}
 
 static struct report train(const char *device, const struct model *m, struct train_options *o)
 {
@@ -64,9 +81,12 @@ static struct report train(const char *device, const struct model *m, struct tra
             b = (struct batch){
                 .count = MAX, .images = pixels, .captions = captions, .caption_lengths = lengths};
         }
-        OK(trainer_step(t, &b, &got, err));
-        r.loss[step] = got.loss;
-        r.norm[step] = got.grad_norm;
+        if (step == SKIPPED)
+            diverge(t, &b, &got);
+        else
+            OK(trainer_step(t, &b, &got, err));
+        r.loss[step] = got.skipped ? 0 : got.loss;
+        r.norm[step] = got.skipped ? 0 : got.grad_norm;
     }
     OK(trainer_get(t, r.weights, err));
     trainer_free(t);
