@@ -815,7 +815,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     s.on_heard = on_heard;
     int rc = pool_new(a->loop, "compute", 1, JOBS_MAX, &a->compute, err);
     if (rc == 0)
-        rc = vitals_open(a->loop, o->engine->island, &a->vitals, err);
+        rc = vitals_open(a->loop, o->engine->island, o->env.cache, &a->vitals, err);
     if (rc == 0)
         rc = session_open(&s, &a->session, err);
     if (rc < 0) {

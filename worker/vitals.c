@@ -2,6 +2,7 @@
 
 #include "common/net/loop.h"
 #include "kernels/device/watch.h"
+#include "worker/order/cache.h"
 #include "worker/train/island.h"
 
 #define LATE_MS 10000
@@ -13,6 +14,8 @@ struct vitals {
     struct watch *watches[ISLAND_MAX];
     struct watch_state next[ISLAND_MAX]; /* the thread's while it reads */
     struct watch_state now[ISLAND_MAX];
+    struct cache *cache;
+    uint64_t next_room, room; /* as next and now */
     bool reading, known;
     uint64_t asked_ms, patience_ms;
 
@@ -27,6 +30,7 @@ static int read_all(void *arg)
     struct vitals *v = arg;
     for (int i = 0; i < v->n; i++)
         watch_read(v->watches[i], &v->next[i]);
+    v->next_room = cache_room(v->cache);
     return 0;
 }
 
@@ -38,6 +42,7 @@ static void on_read(void *arg, int rc)
         return; /* the read was cancelled */
     v->known = true;
     memcpy(v->now, v->next, sizeof v->now);
+    v->room = v->next_room;
 }
 
 static void ask(struct vitals *v)
@@ -51,11 +56,13 @@ static bool is_card(const struct device *dev)
     return strncmp(dev->name, "cuda:", 5) == 0;
 }
 
-int vitals_open(struct loop *loop, const struct island *is, struct vitals **ret, struct err *err)
+int vitals_open(struct loop *loop, const struct island *is, struct cache *cache,
+                struct vitals **ret, struct err *err)
 {
     struct vitals *v = mem_alloc(sizeof *v);
     int threads = 0;
     v->loop = loop;
+    v->cache = cache;
     v->patience_ms = LATE_MS;
     for (int i = 0; i < island_size(is); i++)
         threads += island_device(is, i)->threads;
@@ -142,4 +149,5 @@ void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req)
     }
     req->devices = v->list;
     req->n_devices = (size_t)v->n;
+    req->disk_room_bytes = v->room;
 }

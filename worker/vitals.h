@@ -1,4 +1,4 @@
-/* The state of this worker's devices, for its heartbeats.
+/* The state of this worker's devices and of its disk, for its heartbeats.
  *
  *   loop thread                       thread "watch"
  *   vitals_put ──── read ──────────►  watch_read of every device (a driver may take long)
@@ -12,17 +12,20 @@
 #include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
+struct cache;
 struct island;
 struct loop;
 struct vitals;
 
-/* Begins the first reading.  Only reads the island's devices. [loop] */
-int vitals_open(struct loop *loop, const struct island *is, struct vitals **ret, struct err *err);
+/* Begins the first reading.  Only reads the island's devices; keeps the cache, and asks it for the
+ * room on its disk. [loop] */
+int vitals_open(struct loop *loop, const struct island *is, struct cache *cache,
+                struct vitals **ret, struct err *err);
 /* Waits for a reading under way. [loop] */
 void vitals_close(struct vitals *v); /* accepts NULL */
 
-/* Fills req->devices with the newest reading, if there is one, valid until the next call, and
- * begins another. [loop] */
+/* Fills req->devices and the disk's room with the newest reading, if there is one, valid until the
+ * next call, and begins another. [loop] */
 void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req);
 
 /* Whether a driver has not answered for so long that vitals_close may never return. [loop] */

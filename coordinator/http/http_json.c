@@ -224,6 +224,7 @@ json_t *http_json_status(struct coordinator *co)
     put(o, "bytes_here", planes(&s.bytes_here));
     put(o, "ratio_to_fp32_data_parallel", http_json_real(s.ratio));
     put(o, "rss_bytes", count(s.rss_bytes));
+    put(o, "disk_room_bytes", count(s.disk_room_bytes));
     json_t *tasks = must(json_object());
     put(tasks, "pending", count(s.tasks_pending));
     put(tasks, "leased", count(s.tasks_leased));
@@ -773,6 +774,7 @@ json_t *http_json_worker(const struct view_worker *v)
     put(o, "revoked", json_boolean(w->revoked_unix_ms != 0));
     put(o, "address", http_json_text(w->address));
     put(o, "memory_bytes", count(w->memory_bytes));
+    put(o, "disk_room_bytes", w->disk_room_bytes ? count(w->disk_room_bytes) : json_null());
     put(o, "threads", count(w->threads));
     put(o, "allows_trainers", json_boolean(w->allows_trainers));
     put(o, "task", http_json_id(w->task_id));

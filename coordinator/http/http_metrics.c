@@ -136,6 +136,8 @@ static void whole(struct writer *w, const struct view_status *s)
     text(w, "} 1\n");
     single(w, "uptime_seconds", "gauge", "Since the daemon started.", (double)s->uptime_ms / 1000);
     single(w, "resident_memory_bytes", "gauge", "Memory of coordinatord.", (double)s->rss_bytes);
+    single(w, "disk_room_bytes", "gauge", "Room on the disk of the data directory.",
+           (double)s->disk_room_bytes);
     family(w, "bytes_total", "counter", "Bytes at the workers' sockets; up is to the coordinator.");
     four_bytes(w, "bytes_total", &s->bytes);
     family(w, "here_bytes_total", "counter", "Bytes at this daemon's sockets since it started.");

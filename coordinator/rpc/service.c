@@ -450,6 +450,8 @@ static void take_vitals(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
     count_bytes(w, m);
     if (m->throughput > 0 && isfinite(m->throughput))
         w->throughput = m->throughput;
+    if (m->disk_room_bytes > 0)
+        w->disk_room_bytes = m->disk_room_bytes;
     devices_take(&w->devices, m);
 }
 

@@ -26,6 +26,17 @@ void core_init(struct coordinator *co)
     list_init(&co->earlies);
 }
 
+int core_disk_room(const struct coordinator *co, uint64_t *ret_bytes, struct err *err)
+{
+    struct blob_health h = {0};
+    int rc = file_disk_free(co->opt.data_dir, ret_bytes, err);
+    if (rc == 0 && co->blobs->ops->health)
+        co->blobs->ops->health(co->blobs, &h);
+    if (rc == 0)
+        *ret_bytes += h.evictable_bytes;
+    return rc;
+}
+
 bool core_disk_full(struct coordinator *co)
 {
     uint64_t room = 0;

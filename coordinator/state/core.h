@@ -182,6 +182,8 @@ struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
  * another reason, -EAGAIN while too much waits for one. */
 int core_writable(struct coordinator *co, struct err *err);
 
+/* What the disk of the data directory has room for: a cache of a store makes some. */
+int core_disk_room(const struct coordinator *co, uint64_t *ret_bytes, struct err *err);
 /* Checks the disk of the data directory, and stores the result in disk_full. */
 bool core_disk_full(struct coordinator *co);
 

@@ -100,7 +100,8 @@ struct worker {
     /* (m) */
     bool leaving; /* it has announced that its machine is about to be taken back */
     uint64_t joined_ms;
-    bool allows_trainers; /* it runs programs that come with jobs */
+    bool allows_trainers;     /* it runs programs that come with jobs */
+    uint64_t disk_room_bytes; /* of its work directory; 0: not told */
     struct worker_share share;
     uint32_t diverged_alone;       /* phases that only it called diverged, and others have done */
     uint64_t quarantined_until_ms; /* 0: not quarantined */

@@ -50,8 +50,9 @@ struct view_status {
     struct traffic bytes_here; /* counted at this daemon's own sockets */
     double ratio;              /* our parameter bytes / those of fp32 data-parallel; NAN */
     uint64_t rss_bytes;
-    bool store_ok;           /* false: nothing is acknowledged until the store is writable */
-    const char *store_error; /* why it is not */
+    uint64_t disk_room_bytes; /* of the data directory; a cache of a store makes room */
+    bool store_ok;            /* false: nothing is acknowledged until the store is writable */
+    const char *store_error;  /* why it is not */
     uint64_t store_commits, store_queue, store_queue_max;
     uint64_t store_writing_ms;        /* age of the commit under way; 0: none is */
     bool ships;                       /* a commit counts when an object store has it, too */

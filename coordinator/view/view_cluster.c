@@ -84,6 +84,7 @@ void view_status(struct coordinator *co, struct view_status *ret)
     ret->bytes_here.control_up = rpc.bytes_in;
     ret->bytes_here.control_down = rpc.bytes_out;
     ret->rss_bytes = resident_bytes();
+    (void)core_disk_room(co, &ret->disk_room_bytes, NULL); /* stays 0 if it is unknown */
     ret->store_ok = co->store_ok;
     ret->store_error = co->store_error;
     ret->store_commits = store_commits(co->store);

@@ -320,13 +320,8 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
     gc_keep(co, sha256);
     if (blobstore_has(co->blobs, &id, NULL))
         return co->blobs->ops->touch(co->blobs, &id, err);
-    if ((rc = file_disk_free(co->opt.data_dir, &room, err)) < 0)
+    if ((rc = core_disk_room(co, &room, err)) < 0)
         return rc;
-    if (co->blobs->ops->health) { /* a cache makes room */
-        struct blob_health h;
-        co->blobs->ops->health(co->blobs, &h);
-        room += h.evictable_bytes;
-    }
     if (room < size || room - size < SPARE_BYTES)
         return err_set(err, -ENOSPC,
                        "the disk of the coordinator has %s left, too little for an upload of %s "

@@ -150,6 +150,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);
     w->activity[0] = w->waiting_for[0] = '\0';
     w->throughput = 0;
+    w->disk_room_bytes = 0;
     devices_gone(&w->devices);
     core_say(co, 0, w->id, "%s", text);
     core_event(co, &(struct event){.kind = EVENT_WORKER, .worker_id = w->id, .text = text});

@@ -43,7 +43,7 @@ STRIPPED = {
     "job.loss": "of the path that was last", "jobs.loss": "of the path that was last",
     "job.eval_loss": "of the path that was last", "jobs.eval_loss": "of the path that was last",
     # of the moment of asking
-    "workers": "load, memory, port, bytes at the socket", "rss_bytes": "memory", "store": "commits are batched by time",
+    "workers": "load, memory, port, bytes at the socket", "rss_bytes": "memory", "disk_room_bytes": "disk", "store": "commits are batched by time",
     "tasks.steps_total": "as the newest heartbeat had it, where there was one",
     "modules.reason": "of its newest outer step", "waiting_for": "who, until when",
     # bytes at sockets

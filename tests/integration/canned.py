@@ -127,7 +127,7 @@ class Job:
                 "throttled": "power cap" if id_ == 2 else "", "trouble": ""}
         devices = [card, dict(card, name="cuda:1", utilization=91)] if id_ == 1 else [card]
         return {"id": id_, "name": f"isle-{id_}", "state": "busy", "reason": "", "device": "cuda:0: NVIDIA H200", "version": "0.3", "token": 1, "has_key": True, "allows_trainers": False, "revoked": False, "address": "10.0.0.1",
-                "memory_bytes": 1 << 33, "threads": 4, "task": 100 + id_, "task_kind": "train", "activity": "training", "steps_done": 12,
+                "memory_bytes": 1 << 33, "disk_room_bytes": 1 << 36, "threads": 4, "task": 100 + id_, "task_kind": "train", "activity": "training", "steps_done": 12,
                 "steps_total": 50, "path": id_ - 1, "replica": 0, "images_per_s": 162.0 + id_, "loss": 0.41, "grad_norm": 0.7,
                 "devices": devices, "flops": 412.5e12, "peak_flops": 698e12, "mfu": 412.5 / 698,
                 "plan": plan(len(devices)) if len(devices) > 1 else None,
@@ -249,7 +249,7 @@ class Server:
         return {"version": "0.3", "uptime_ms": self.uptime, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers[:100],
                 "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0},
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
-                "rss_bytes": 64 << 20, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
+                "rss_bytes": 64 << 20, "disk_room_bytes": 1 << 38, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
                 "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None, "role": self.made.role}
 
     def answer(self, path, query):

@@ -13,6 +13,7 @@
 #include "common/net/loop.h"
 #include "kernels/kernels.h"
 #include "kernels/device/watch.h"
+#include "worker/order/cache.h"
 #include "worker/train/island.h"
 #include "worker/vitals.h"
 
@@ -22,6 +23,11 @@ struct island {
     struct device devs[3];
     int n;
 };
+
+uint64_t cache_room(struct cache *c)
+{
+    return 4711;
+}
 
 int island_size(const struct island *is)
 {
@@ -129,7 +135,7 @@ static void open_vitals(struct ask *a, const struct island *is)
 {
     struct err err = {0};
     assert_int_equal(loop_new(&a->loop, &err), 0);
-    assert_int_equal(vitals_open(a->loop, is, &a->v, &err), 0);
+    assert_int_equal(vitals_open(a->loop, is, NULL, &a->v, &err), 0);
 }
 
 static void close_vitals(struct ask *a)
@@ -153,6 +159,7 @@ static void each_card(void **state)
     assert_int_equal(a.beat.devices[1]->ecc_errors, 1);
     assert_true(a.beat.devices[1]->power == 9);
     assert_string_equal(a.beat.devices[1]->throttled, "power cap");
+    assert_int_equal(a.beat.disk_room_bytes, 4711);
     close_vitals(&a);
 }
 
