@@ -287,8 +287,11 @@ static int measure(const struct new_job *job, const char *path, struct job_file 
         rc = recipe_compose(&file->spec, &c, err);
     if (rc < 0)
         return rc;
-    rc = predict_measure(file, &c, job->vocab, job->here ? job->workers : 1,
-                         job->here ? cli_threads_each(job->workers) : 0, at, err);
+    struct predict_way way = {0};
+    if (job->here)
+        way = (struct predict_way){.together = job->workers,
+                                   .threads = cli_threads_each(job->workers)};
+    rc = predict_measure(file, &c, job->vocab, &way, at, err);
     composition_release(&c);
     return rc;
 }

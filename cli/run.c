@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/show/follow.h"
 #include "cli/job/job_file.h"
+#include "cli/job/warn.h"
 #include "cli/sample.h"
 #include "cli/swarm.h"
 #include "common/base/clock.h"
@@ -387,6 +388,11 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     moving_clear();
     if (rc == 0)
         rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
+    if (rc == 0 && !run->cli->json) {
+        json_t *warnings = warn_of_swarm(run->cli, job, true);
+        warn_say(warnings);
+        json_decref(warnings);
+    }
     if (rc == 0)
         rc = follow_job(run->cli, id, &hook);
     if (rc == CLI_OK)

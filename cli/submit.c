@@ -6,6 +6,7 @@
 #include "cli/job/job_file.h"
 #include "cli/job/predict.h"
 #include "cli/job/settle.h"
+#include "cli/job/warn.h"
 #include "cli/swarm.h"
 #include "common/base/clock.h"
 #include "common/net/http/rate.h"
@@ -34,13 +35,19 @@ static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, u
     int rc = job_file_submit(cli, job, !cli->json, ret_id, err);
     if (rc < 0)
         return rc;
+    json_t *warnings = warn_of_swarm(cli, job, false);
     if (!cli->json) {
+        warn_say(warnings);
+        json_decref(warnings);
         printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
                (unsigned long long)*ret_id, job->spec.name, (unsigned long long)*ret_id);
         (void)fflush(stdout); /* before the output of --watch, which may be on stderr */
         return 0;
     }
     json_t *o = json_pack("{s:I}", "id", (json_int_t)*ret_id);
+    if (json_array_size(warnings) > 0)
+        json_object_set(o, "warnings", warnings);
+    json_decref(warnings);
     if (settled.asked)
         json_object_set_new(o, "fragments", settled_json(&settled));
     cli_print_taken(o);
@@ -103,7 +110,37 @@ static const char *check_link;
 static int check_workers;
 static bool check_here;
 
-static json_t *prediction_json(const struct measured *at, const struct prediction *p)
+static struct disk_need disk_of(const struct job_file *job, const struct composition *c,
+                                const struct measured *at, const struct job_file_size *size,
+                                const struct predict_options *opt, const struct prediction *p)
+{
+    const struct job_outer *outer = &job->spec.outer;
+    const double phases = (double)p->phases * outer->rounds;
+    struct disk_need need;
+    struct disk_options o = {
+        .workers = opt->workers,
+        .phase_s = outer->steps ? outer->steps * at->networks[0].step_s : outer->seconds,
+        .shard_bytes = size->bytes,
+        .phase_share =
+            phases > 0 && size->samples ? (double)p->seen / phases / (double)size->samples : 1,
+        .files_bytes = encoders_bytes(&job->encoders),
+    };
+    o.phase_share = fmin(o.phase_share, 1);
+    for (int i = 0; i < COMPOSITION_NETWORKS; i++)
+        o.parameters[i] = at->networks[i].parameters;
+    disk_predict(&job->spec, c, &o, &need);
+    return need;
+}
+
+static json_t *disk_json(const struct disk_need *d)
+{
+    return json_pack("{s:I,s:I,s:I,s:I}", "peak_bytes", (json_int_t)d->peak, "outer_bytes",
+                     (json_int_t)d->outer, "end_bytes", (json_int_t)d->end, "worker_bytes",
+                     (json_int_t)d->worker);
+}
+
+static json_t *prediction_json(const struct measured *at, const struct prediction *p,
+                               const struct disk_need *disk)
 {
     json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "device", at->device, "parameters",
                           (json_int_t)at->networks[0].parameters, "memory_bytes",
@@ -117,6 +154,7 @@ static json_t *prediction_json(const struct measured *at, const struct predictio
                          "round_s", p->train_s + p->fold_s + p->link_s, "link_s", p->link_s,
                          "seconds", p->total_s, "up_bytes", (json_int_t)p->up_bytes, "down_bytes",
                          (json_int_t)p->down_bytes, "seen", (json_int_t)p->seen));
+    json_object_set_new(o, "disk", disk_json(disk));
     if (p->parts.fragments)
         json_object_set_new(o, "fragments",
                             json_pack("{s:i,s:i,s:f,s:b,s:s}", "fragments", p->parts.fragments,
@@ -142,9 +180,11 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
         phases += (int)c.paths[i].replicas;
     if (check_workers == 0 && !opt.here)
         opt.workers = phases;
-    const int together = !opt.here ? 1 : opt.workers < phases ? opt.workers : phases;
-    const int threads = opt.here ? cli_threads_each(opt.workers) : 0;
-    rc = predict_measure(job, &c, size->vocab, together, threads, &at, &why);
+    struct predict_way way = {0};
+    if (opt.here)
+        way = (struct predict_way){.together = opt.workers < phases ? opt.workers : phases,
+                                   .threads = cli_threads_each(opt.workers)};
+    rc = predict_measure(job, &c, size->vocab, &way, &at, &why);
     if (rc == -ERR_CANCELLED) {
         *err = why;
     } else if (rc < 0) {
@@ -156,10 +196,13 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
     } else {
         if (!at.refused[0])
             predict(&job->spec, &c, &at, &opt, &p);
-        if (cli->json)
-            cli_print_taken(prediction_json(&at, &p));
-        else
+        const struct disk_need disk = disk_of(job, &c, &at, size, &opt, &p);
+        if (cli->json) {
+            cli_print_taken(prediction_json(&at, &p, &disk));
+        } else {
             predict_show(&job->spec, &at, &opt, &p, size->samples, stdout);
+            disk_show(&disk, stdout);
+        }
     }
     composition_release(&c);
     return rc;
@@ -201,11 +244,11 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_check = {
     .name = "check",
-    .what = "check a job file and its data; predict time, memory and traffic",
+    .what = "check a job file and its data; predict time, memory, disk and traffic",
     .usage = "job.yaml [--workers N] [--here] [--link RATE]",
     .about = "Says whether `skerry submit` would accept this job file and its data: "
              "reads all of them and sends nothing.  Then measures some steps on this"
-             " machine and predicts time, memory and traffic.  The prediction leaves"
+             " machine and predicts time, memory, disk and traffic.  The prediction leaves"
              " out frozen encoders, generated texts, and the making of partitions.",
     .flags =
         (const struct args_flag[]){

@@ -26,7 +26,7 @@ struct stub {
 struct measure {
     const char *device;
     int threads, together, joined, classes, vocab, channels, side, caption, caption_tokens;
-    bool router;
+    bool router, size;
 
     struct job_spec spec;
     struct island *island;
@@ -296,6 +296,7 @@ int measure_main(int argc, char **argv)
         {"together", 0, ARGS_INT, &m.together, "N", "as many compute here at the same time",
          .min = 1, .max = 64},
         {"router", 0, ARGS_BOOL, &m.router, NULL, "the job's router, in place of its model"},
+        {"size", 0, ARGS_BOOL, &m.size, NULL, "the parameters alone, without a step"},
         {"classes", 0, ARGS_INT, &m.classes, "N", "of the data", .max = MODEL_CLASSES_MAX},
         {"vocab", 0, ARGS_INT, &m.vocab, "N", "of the data", .min = 2, .max = MODEL_VOCAB_MAX},
         {"channels", 0, ARGS_INT, &m.channels, "N", "of latents (0: pixels)",
@@ -322,11 +323,13 @@ int measure_main(int argc, char **argv)
     if (rc)
         return args_exit(&args, rc, &err);
     rc = read_job(args.rest[0], &m.spec, &err);
-    if (rc == 0)
+    if (rc == 0 && !m.size)
         rc = join_others(&m, &err);
     if (rc == 0)
-        rc = measure(&m, &err);
-    if (rc == 0)
+        rc = m.size ? make_model(&m, &err) : measure(&m, &err);
+    if (rc == 0 && m.size)
+        (void)printf("{\"parameters\":%" PRIu64 "}\n", (uint64_t)m.model->params);
+    else if (rc == 0)
         say(&m, &err);
     else
         (void)fprintf(stderr, "workerd: %s\n", err.msg);

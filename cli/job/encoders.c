@@ -238,6 +238,21 @@ void encoders_say_cut(const struct encoders *e, const struct job_spec *spec)
 
 /* ---- files ---- */
 
+uint64_t encoders_bytes(const struct encoders *e)
+{
+    const struct component *const all[] = {e->vae, e->text};
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        for (size_t i = 0; all[k] && i < all[k]->n_files; i++) {
+            char *path = file_join(all[k]->folder, all[k]->files[i]);
+            uint64_t size = 0;
+            (void)file_size(path, &size, NULL);
+            bytes += size;
+            mem_free(path);
+        }
+    return bytes;
+}
+
 /* The destination of files, and their list. */
 struct sending {
     struct cli *cli;

@@ -28,6 +28,8 @@ int encoders_open(const struct job_spec *spec, char *(*find)(void *arg, const ch
 /* Says on stderr which of sample.prompts are longer than the text encoder reads. */
 void encoders_say_cut(const struct encoders *e, const struct job_spec *spec);
 void encoders_close(struct encoders *e); /* { 0 } is fine */
+/* Of the networks' files, without a tokenizer's. */
+uint64_t encoders_bytes(const struct encoders *e);
 
 /* Sends the files and puts "encoders" and "input" into the body of a submission. */
 int encoders_upload(struct cli *cli, const struct encoders *e, bool progress, json_t *body,

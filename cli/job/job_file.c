@@ -549,7 +549,8 @@ int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job
                                   .samples = report.samples - report.holdout_samples,
                                   .holdout = report.holdout_samples,
                                   .tokens = report.tokens - report.holdout_tokens,
-                                  .vocab = report.vocab};
+                                  .vocab = report.vocab,
+                                  .bytes = up.bytes_there};
     dataset_report_release(&report);
     json_decref(up.shards);
     return rc;

@@ -48,6 +48,7 @@ struct job_file_size {
     uint64_t holdout;   /* of those that are kept from training */
     uint64_t tokens;    /* of texts */
     uint32_t vocab;     /* of texts */
+    uint64_t bytes;     /* of the shards */
 };
 
 /* Says on stderr what lies among the data and is left out, if anything. */

@@ -36,8 +36,8 @@ static void add_number(struct flags *f, const char *name, long long value)
     f->items[f->n++] = str_printf("%lld", value);
 }
 
-static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab, int together,
-                       int threads, bool router)
+static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab,
+                       const struct predict_way *way, bool router)
 {
     const struct encoders *e = &job->encoders;
     *f = (struct flags){0};
@@ -45,8 +45,10 @@ static void flags_make(struct flags *f, const struct job_file *job, uint32_t voc
     add(f, "-");
     if (router)
         add(f, "--router");
-    add_number(f, "--together", together);
-    add_number(f, "--threads", threads);
+    if (way->size)
+        add(f, "--size");
+    add_number(f, "--together", way->together);
+    add_number(f, "--threads", way->threads);
     add_number(f, "--classes", job->dataset ? (long long)dataset_classes(job->dataset) : 1);
     add_number(f, "--vocab", vocab);
     add_number(f, "--channels", e->channels);
@@ -101,7 +103,7 @@ static int read_answer(const char *answer, struct measured_network *network, str
 }
 
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
-                    int together, int threads, struct measured *ret, struct err *err)
+                    const struct predict_way *way, struct measured *ret, struct err *err)
 {
     if (job_family(&job->spec)->external)
         return err_set(err, -ERR_UNIMPLEMENTED, "trainers are not measured");
@@ -112,9 +114,10 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
         struct flags f;
         if (c->networks[i].n_levels == 0)
             continue;
-        flags_make(&f, job, vocab, together, threads, i > 0);
-        moving_now("measuring training steps on this machine: %s of width %d and %d blocks",
-                   i > 0 ? "a router" : "a model", job->spec.model.dim, job->spec.model.depth);
+        flags_make(&f, job, vocab, way, i > 0);
+        if (!way->size)
+            moving_now("measuring training steps on this machine: %s of width %d and %d blocks",
+                       i > 0 ? "a router" : "a model", job->spec.model.dim, job->spec.model.depth);
         rc = ask(&f, &job->text, &said, err);
         if (rc == 0)
             rc = read_answer(said.out, &at.networks[i], &at, err);

@@ -1,6 +1,6 @@
 /* What a job will take, before it is submitted: time, memory, and bytes on the network.
  *
- *     predict_measure(&job, &comp, vocab, together, &at, err);   // runs `workerd measure`
+ *     predict_measure(&job, &comp, vocab, &way, &at, err);   // runs `workerd measure`
  *     predict(&job.spec, &comp, &at, &opt, &p);
  *
  * A step is measured on this machine, so "a worker" is one like it, or a part of it where all of
@@ -59,11 +59,16 @@ struct prediction {
     struct fragments_choice parts; /* where the job file names none */
 };
 
-/* Of the composition's networks; vocab: of texts; together: workers that train on this machine
- * at the same time, each with so many threads (0: all).  Takes seconds.  Negative: there is no
- * workerd beside this program, or it cannot compute, with a sentence. */
+struct predict_way {
+    bool size;    /* the parameters alone, which takes no time */
+    int together; /* workers that train on this machine at the same time; 0: one */
+    int threads;  /* of each; 0: all */
+};
+
+/* Of the composition's networks; vocab: of texts.  Takes seconds.  Negative: there is no workerd
+ * beside this program, or it cannot compute, with a sentence. */
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
-                    int together, int threads, struct measured *ret, struct err *err);
+                    const struct predict_way *way, struct measured *ret, struct err *err);
 
 /* Pure.  Every network of the composition has a step_s. */
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,

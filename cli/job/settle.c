@@ -101,7 +101,7 @@ static int choose(struct cli *cli, struct job_file *job, const struct compositio
     double flops = 0;
     struct predict_options opt = {.bytes_per_s = bytes_per_s};
     const uint32_t vocab = job->tokenizer ? (uint32_t)tokenizer_vocab(job->tokenizer) : 0;
-    int rc = predict_measure(job, c, vocab, 1, 0, &at, err);
+    int rc = predict_measure(job, c, vocab, &(struct predict_way){0}, &at, err);
     if (rc < 0)
         return rc;
     opt.workers = ask_workers(cli, &flops);

@@ -24,7 +24,7 @@ def test_check_predicts(tmp_path):
     lines = dict(line.split("  ", 1) for line in done.stdout.splitlines()[1:] if line[0] != " ")
     assert "for each held-out loss and grid of samples, 2 in the job" in done.stdout
     assert done.stdout.splitlines()[0] == f"{job}: fine; 96 images in 2 classes"
-    assert set(lines) == {"model", "memory", "a step", "a round", "network", "the job"}, done.stdout
+    assert set(lines) == {"model", "memory", "a step", "a round", "network", "the job", "disk"}, done.stdout
     assert "3 phases on 2 workers" in lines["a round"]
     assert "8 Mbit/s" in lines["network"] and "e3m0" in lines["network"]
     said = json.loads(skerry("check", job, "--json", "--link", "8Mbit").stdout)
