@@ -6,6 +6,7 @@
 #include "coordinator/work/tasks.h"
 #include "coordinator/decide/admit.h"
 #include "coordinator/decide/lease.h"
+#include "coordinator/outer/outer_exec.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -58,10 +59,26 @@ static uint64_t longer(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* How long the bytes of a worker's outer step may move: twice as long as its results do, and where
+ * that is not known or slower at 1 Mbit/s.  It reads contributions and the files of a version, and
+ * writes those of the next. */
+static uint64_t outer_bytes_ms(const struct job *j, const struct worker *w, const struct task *t)
+{
+    const struct module_rec *m = t->kind == TASK_OUTER ? job_module(j, t->outer.module_id) : NULL;
+    const struct outer_step *s = m != NULL ? m->at_worker : NULL;
+    uint64_t bytes = 0;
+    for (int i = 0; s != NULL && i < OUTER_BUFFER; i++)
+        bytes += 2 * s->old[i].size;
+    for (size_t i = 0; s != NULL && i < s->n_contributions; i++)
+        bytes += s->contributions[i].blob.size;
+    const double ms = (double)bytes / fmax(LEASE_MOVED_FLOOR, w->sends_bytes_per_s / 2000);
+    return ms < LEASE_MOVED_MAX_MS ? (uint64_t)ms : LEASE_MOVED_MAX_MS;
+}
+
 /* How long a task may take: for a phase by the times of the job's earlier phases, of all workers
  * and of this one, or before there are any by the job's own bound, if it has one; for other tasks
- * also by the time in which their data passed.  Twice as long each time that it was taken from a
- * worker, so that two slow ones do not take it from each other for ever. */
+ * also by the time in which their data passed, or would pass.  Twice as long each time that it was
+ * taken from a worker, so that two slow ones do not take it from each other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
     const bool phase = task_has_phase(t);
@@ -70,7 +87,8 @@ static uint64_t limit_ms(struct job *j, const struct worker *w, const struct tas
     const uint64_t given = phase ? (uint64_t)j->spec.outer.seconds * 1000 : 0;
     const uint64_t most = seen > 0 ? longer(seen, 2 * own)
                                    : longer(task_traits[t->kind].most_min * MINUTE_MS, 2 * given);
-    return (most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX)) + t->moved.ms;
+    return (most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX)) + t->moved.ms +
+           outer_bytes_ms(j, w, t);
 }
 
 /* Phases have their own measure, and outer steps can be made here.  Only a task that has used a

@@ -7,8 +7,10 @@
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/admit.h"
 #include "coordinator/state/access.h"
+#include "coordinator/outer/outer_exec.h"
 #include "coordinator/work/member.h"
 #include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 #include "tests/unit/coordinator/rig.h"
 
 static struct worker *here(struct rig *r, int i)
@@ -193,6 +195,42 @@ static void test_silent_together(void **state)
     assert_int_equal(co->held_ms == 0 || of_state(r, WORKER_HERE) == 3, true);
     member_check(co);
     assert_int_equal(co->held_ms, 0);
+}
+
+/* A worker's outer step may take as long as its bytes need. */
+static void test_bytes_of_outer_steps(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t hour = 3600 * 1000, size = 4ull << 30;
+    struct worker *w = here(r, 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, &r->workers[0]);
+    struct outer_contribution c = {.blob = {.size = size}};
+    struct outer_step s = {.contributions = &c, .n_contributions = 1};
+    struct task *t = task_make(r->co, j, TASK_OUTER);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct lease_decision d;
+    t->outer.module_id = m->id;
+    t->state = TASK_LEASED;
+    w->task_id = t->id;
+    m->at_worker = &s;
+    t->leased_ms = t->progress_ms = core_now(r->co);
+    r->co->checked_ms = core_now(r->co);
+    s.old[OUTER_FULL].size = s.old[OUTER_TARGET].size = size; /* 20 GiB move in all */
+    for (int i = 0; i < 3; i++) {
+        static const double rates[] = {0, 2.5e7, 2.5e6};
+        static const double hours[] = {4.5, 0.97, 4.5}; /* with half an hour, at most four more */
+        w->sends_bytes_per_s = rates[i];
+        t->leased_ms = core_now(r->co) - (uint64_t)((hours[i] - 0.05) * (double)hour);
+        member_lease(r->co, w, &d);
+        assert_int_equal(d.verdict, LEASE_ALIVE);
+        t->leased_ms = core_now(r->co) - (uint64_t)((hours[i] + 0.05) * (double)hour);
+        member_lease(r->co, w, &d);
+        assert_int_equal(d.verdict, LEASE_LOST);
+    }
+    m->at_worker = NULL;
+    w->task_id = 0;
+    t->state = TASK_CANCELLED;
 }
 
 /* Who takes far longer than the others gives way when one of them idles. */
@@ -563,12 +601,13 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_witness),         LIVE(test_quarantine),   LIVE(test_small),
-        LIVE(test_verdicts),        LIVE(test_lost),         LIVE(test_unparked),
-        LIVE(test_silent_together), LIVE(test_crawling),     LIVE(test_pretending),
-        LIVE(test_holding),         LIVE(test_older),        LIVE(test_later_attempt),
-        LIVE(test_unbegun),         LIVE(test_served_first), LIVE(test_long_phase),
-        LIVE(test_cut_again),       LIVE(test_no_room),      LIVE(test_long_check),
+        LIVE(test_witness),         LIVE(test_quarantine), LIVE(test_small),
+        LIVE(test_verdicts),        LIVE(test_lost),       LIVE(test_unparked),
+        LIVE(test_silent_together), LIVE(test_crawling),   LIVE(test_bytes_of_outer_steps),
+        LIVE(test_pretending),      LIVE(test_holding),    LIVE(test_older),
+        LIVE(test_later_attempt),   LIVE(test_unbegun),    LIVE(test_served_first),
+        LIVE(test_long_phase),      LIVE(test_cut_again),  LIVE(test_no_room),
+        LIVE(test_long_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
