@@ -66,8 +66,8 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
                        in->unbegun ? " while another worker idles" : "");
         return;
     }
-    /* The progress of a shorter task is unknown until a heartbeat could have reported it. */
-    const uint64_t limit = in->limit_ms > o->heartbeat_ms ? in->limit_ms : o->heartbeat_ms;
+    /* A phase of seconds takes twice as long as others whenever its machine has other work. */
+    const uint64_t limit = at_least(in->limit_ms, (uint64_t)LEASE_BEATS * o->heartbeat_ms);
     if (in->idle && in->limit_ms != 0 && in->held_ms > limit) {
         conclude(ret, LEASE_LOST, 0);
         (void)snprintf(ret->reason, sizeof(ret->reason),

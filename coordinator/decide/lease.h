@@ -7,8 +7,9 @@
  *   not begun      no progress since it got the task for 5 x the time such tasks take to begin
  *                  (or 5 heartbeats, or begin_min_ms), not proven, and an equally good worker
  *                  idles: LOST
- *   crawling       longer than such a task may take, while another worker idles: LOST, however
- *                  far it claims to be; time in which we saw its data pass does not count
+ *   crawling       longer than such a task may take, and than 5 heartbeats, while another worker
+ *                  idles: LOST, however far it claims to be; time in which we saw its data pass
+ *                  does not count
  *
  * Progress only grows: steps, samples and bytes beyond those reached before, and signs that a
  * user's trainer is at work on a long step, or that pieces of a file are written, say.  The
