@@ -1,5 +1,7 @@
 #include "worker/vitals.h"
 
+#include <stdatomic.h>
+
 #include "common/net/loop.h"
 #include "kernels/device/watch.h"
 #include "worker/order/cache.h"
@@ -16,6 +18,7 @@ struct vitals {
     struct watch_state now[ISLAND_MAX];
     struct cache *cache;
     uint64_t next_room, room; /* as next and now */
+    _Atomic bool at_disk;     /* the devices have answered */
     bool reading, known;
     uint64_t asked_ms, patience_ms;
 
@@ -30,6 +33,7 @@ static int read_all(void *arg)
     struct vitals *v = arg;
     for (int i = 0; i < v->n; i++)
         watch_read(v->watches[i], &v->next[i]);
+    atomic_store(&v->at_disk, true);
     v->next_room = cache_room(v->cache);
     return 0;
 }
@@ -48,6 +52,7 @@ static void on_read(void *arg, int rc)
 static void ask(struct vitals *v)
 {
     v->asked_ms = loop_now_ms(v->loop);
+    atomic_store(&v->at_disk, false);
     v->reading = pool_submit(v->pool, read_all, on_read, v) == 0;
 }
 
@@ -142,7 +147,7 @@ void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req)
         return;
     for (int i = 0; i < v->n; i++) {
         v->told[i] = v->now[i];
-        if (vitals_late(v))
+        if (vitals_late(v) && !atomic_load(&v->at_disk))
             say_late(&v->told[i], waited_ms(v));
         put(&v->messages[i], &v->told[i]);
         v->list[i] = &v->messages[i];

@@ -28,7 +28,8 @@ void vitals_close(struct vitals *v); /* accepts NULL */
  * next call, and begins another. [loop] */
 void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req);
 
-/* Whether a driver has not answered for so long that vitals_close may never return. [loop] */
+/* Whether a driver, or the disk, has not answered for so long that vitals_close may never return.
+ * [loop] */
 bool vitals_late(const struct vitals *v);
 
 /* For tests: a reading that takes longer than this is late (10 s). */

@@ -419,8 +419,8 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
 uint64_t cache_room(struct cache *c)
 {
     uint64_t room = 0;
-    pthread_mutex_lock(&c->lock);
     (void)file_disk_free(c->dir, &room, NULL); /* stays 0 if it is unknown */
+    pthread_mutex_lock(&c->lock);
     for (size_t i = 0; i < c->n; i++)
         if ((c->entries[i].present || c->entries[i].part) && c->entries[i].pins == 0)
             room += c->entries[i].stamp.size;

@@ -24,11 +24,6 @@ struct island {
     int n;
 };
 
-uint64_t cache_room(struct cache *c)
-{
-    return 4711;
-}
-
 int island_size(const struct island *is)
 {
     return is->n;
@@ -46,7 +41,7 @@ struct watch {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static bool hung;
+static bool hung, disk_hung;
 static int alive;
 
 struct watch *watch_new(const struct device *dev, int threads)
@@ -79,10 +74,19 @@ void watch_read(struct watch *w, struct watch_state *ret)
     snprintf(ret->name, sizeof ret->name, "%s", w->name);
 }
 
-static void hang(bool on)
+uint64_t cache_room(struct cache *c)
 {
     pthread_mutex_lock(&lock);
-    hung = on;
+    while (disk_hung)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return 4711;
+}
+
+static void hang(bool *what, bool on)
+{
+    pthread_mutex_lock(&lock);
+    *what = on;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
@@ -183,15 +187,15 @@ static void a_driver_that_hangs(void **state)
 {
     const struct island is = {{{.name = "cuda:0"}}, 1};
     struct ask a = {0};
-    hang(true);
+    hang(&hung, true);
     open_vitals(&a, &is);
     vitals_set_patience(a.v, 20);
     skerry__v1__heartbeat_request__init(&a.beat);
     vitals_put(a.v, &a.beat);
     assert_int_equal(a.beat.n_devices, 0); /* nothing was ever read */
-    hang(false);
+    hang(&hung, false);
     until(&a, well);
-    hang(true);
+    hang(&hung, true);
     until(&a, in_trouble);
     assert_true(vitals_late(a.v)); /* the process ends without vitals_close */
     assert_non_null(strstr(a.beat.devices[0]->trouble, "has not answered for"));
@@ -201,10 +205,31 @@ static void a_driver_that_hangs(void **state)
     assert_int_equal(a.beat.devices[0]->temperature, 0);
     assert_int_equal(a.beat.devices[0]->ecc_errors, -1);
     assert_string_equal(a.beat.devices[0]->throttled, "");
-    hang(false);
+    hang(&hung, false);
     until(&a, well);
     assert_false(vitals_late(a.v));
     assert_int_equal(a.beat.devices[0]->memory_total, 7);
+    close_vitals(&a);
+}
+
+static bool late(const struct ask *a)
+{
+    return vitals_late(a->v);
+}
+
+/* No device is to blame for a disk that hangs. */
+static void a_disk_that_hangs(void **state)
+{
+    const struct island is = {{{.name = "cuda:0"}}, 1};
+    struct ask a = {0};
+    open_vitals(&a, &is);
+    vitals_set_patience(a.v, 20);
+    until(&a, well);
+    hang(&disk_hung, true);
+    until(&a, late); /* the process ends without vitals_close */
+    assert_string_equal(a.beat.devices[0]->trouble, "");
+    hang(&disk_hung, false);
+    until(&a, well);
     close_vitals(&a);
 }
 
@@ -214,6 +239,7 @@ int main(void)
         cmocka_unit_test(each_card),
         cmocka_unit_test(cpus_are_one),
         cmocka_unit_test(a_driver_that_hangs),
+        cmocka_unit_test(a_disk_that_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
