@@ -35,16 +35,17 @@ static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, u
     int rc = job_file_submit(cli, job, !cli->json, ret_id, err);
     if (rc < 0)
         return rc;
-    json_t *warnings = warn_of_swarm(cli, job, false);
     if (!cli->json) {
-        warn_say(warnings);
-        json_decref(warnings);
         printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
                (unsigned long long)*ret_id, job->spec.name, (unsigned long long)*ret_id);
         (void)fflush(stdout); /* before the output of --watch, which may be on stderr */
+        json_t *warnings = warn_of_swarm(cli, job, false);
+        warn_say(warnings);
+        json_decref(warnings);
         return 0;
     }
     json_t *o = json_pack("{s:I}", "id", (json_int_t)*ret_id);
+    json_t *warnings = warn_of_swarm(cli, job, false);
     if (json_array_size(warnings) > 0)
         json_object_set(o, "warnings", warnings);
     json_decref(warnings);

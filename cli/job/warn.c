@@ -83,19 +83,31 @@ void warn_of_disks(const json_t *status, const json_t *workers, const struct dis
 
 /* ---- speeds ---- */
 
+/* Of the fastest worker's, by what it has done and by what it could do, the greater: one of them
+ * may have trained a smaller model, or in another precision.  0: not known. */
+static double share_of_fastest(const json_t *w, double flops, double peak)
+{
+    const double did = cli_num(w, "flops", 0);
+    return did > 0 ? fmax(did / flops, cli_num(w, "peak_flops", 0) / peak) : 0;
+}
+
 void warn_of_speeds(const json_t *workers, json_t *to)
 {
     const json_t *w;
     char names[256] = "", fast[STR_HUMAN_MAX];
-    double most = 0, least = INFINITY;
+    double flops = 0, peak = 0, least = 1;
     size_t i, slow = 0;
-    json_array_foreach(workers, i, w) most = is_here(w) ? fmax(most, cli_num(w, "flops", 0)) : most;
     json_array_foreach(workers, i, w)
     {
-        const double flops = cli_num(w, "flops", 0);
-        if (!is_here(w) || flops <= 0 || flops * SLOWER >= most)
+        flops = is_here(w) ? fmax(flops, cli_num(w, "flops", 0)) : flops;
+        peak = is_here(w) ? fmax(peak, cli_num(w, "peak_flops", 0)) : peak;
+    }
+    json_array_foreach(workers, i, w)
+    {
+        const double share = share_of_fastest(w, flops, peak);
+        if (!is_here(w) || share <= 0 || share * SLOWER >= 1)
             continue;
-        least = fmin(least, flops);
+        least = fmin(least, share);
         if (slow++ < NAMED) {
             const size_t n = strlen(names);
             (void)snprintf(names + n, sizeof names - n, "%sworker %lld (%s)", n ? ", " : "",
@@ -111,7 +123,7 @@ void warn_of_speeds(const json_t *workers, json_t *to)
             "the fastest worker computes %s times as fast as the slowest, and outer.steps is the "
             "same for all, so each round waits for the slow: %s; outer.seconds in its place lets "
             "each do what it can",
-            str_human_number(most / least, fast), names);
+            str_human_number(1 / least, fast), names);
 }
 
 /* ---- all ---- */

@@ -59,6 +59,17 @@ static void workers_alike_are_fine(void **state)
     json_decref(to);
 }
 
+/* One has trained a smaller model, another in half precision. */
+static void workers_with_other_work_are_fine(void **state)
+{
+    json_t *to =
+        of_speeds("[{\"id\": 1, \"state\": \"idle\", \"flops\": 9e12, \"peak_flops\": 3e13},"
+                  "{\"id\": 2, \"state\": \"idle\", \"flops\": 1e12, \"peak_flops\": 3e13},"
+                  "{\"id\": 3, \"state\": \"idle\", \"flops\": 8e12, \"peak_flops\": 9e12}]");
+    assert_int_equal(json_array_size(to), 0);
+    json_decref(to);
+}
+
 static json_t *of_disks(const char *status, bool one_disk)
 {
     const struct disk_need need = {
@@ -113,8 +124,11 @@ static void other_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slow_workers_are_named), cmocka_unit_test(many_slow_workers_are_counted),
-        cmocka_unit_test(workers_alike_are_fine), cmocka_unit_test(small_disks_are_told),
+        cmocka_unit_test(slow_workers_are_named),
+        cmocka_unit_test(many_slow_workers_are_counted),
+        cmocka_unit_test(workers_alike_are_fine),
+        cmocka_unit_test(workers_with_other_work_are_fine),
+        cmocka_unit_test(small_disks_are_told),
         cmocka_unit_test(other_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
