@@ -5,6 +5,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
+#include "coordinator/state/db.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,11 +31,7 @@ struct row {
     struct value values[];
 };
 
-/* The files of a database in WAL mode; all exist from its first read on, and stay. */
-static const char *const file_ends[] = {"", "-wal", "-shm"};
 static const uint8_t paused[32]; /* noted as the hash of the newest entry */
-
-#define FILES ((int)(sizeof(file_ends) / sizeof(file_ends[0])))
 
 /* Rows in order. */
 struct rows {
@@ -45,8 +42,8 @@ struct rows {
 struct store {
     sqlite3 *db;     /* the writer's */
     sqlite3 *reader; /* the loop thread's; NULL while opening */
-    char *paths[FILES];
-    struct stat files[FILES]; /* as they were opened */
+    char *paths[DB_FILES];
+    struct stat files[DB_FILES]; /* as they were opened */
     const struct store_schema *schema;
     sqlite3_stmt **prepared;
     struct rows queue, group; /* group: rows of the running commit */
@@ -57,85 +54,14 @@ struct store {
     struct buf rows_away; /* the packed rows for it */
 };
 
-/* The system's error after a failure of the disk; 0: none.  After a COMMIT only the file has it. */
-static int cause_of(sqlite3 *db)
-{
-    int cause = sqlite3_system_errno(db);
-    sqlite3_file *wal = NULL;
-    if (cause == 0)
-        (void)sqlite3_file_control(db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
-    if (wal != NULL && wal->pMethods != NULL)
-        (void)wal->pMethods->xFileControl(wal, SQLITE_FCNTL_LAST_ERRNO, &cause);
-    if (cause == 0)
-        (void)sqlite3_file_control(db, "main", SQLITE_FCNTL_LAST_ERRNO, &cause);
-    return cause;
-}
-
-/* SQLite's error as one of ours, so that the disk's faults keep their meaning. */
-static int db_error(sqlite3 *db, struct err *err, const char *what)
-{
-    int code = sqlite3_errcode(db), rc = -EIO;
-    const char *hint = "", *file = sqlite3_db_filename(db, "main");
-    char text[512];
-    bool disk = code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
-    int cause = disk ? cause_of(db) : 0;
-    if (code == SQLITE_FULL || cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
-        rc = -ENOSPC;
-        hint = "; make room on the disk of the data dir";
-    } else if (code == SQLITE_BUSY || code == SQLITE_LOCKED) {
-        rc = -EBUSY;
-        hint = "; another program has the database open";
-    } else if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
-        rc = -ERR_FORMAT;
-        hint = "; put a copy of it back, or begin anew with another --data-dir";
-    } else if (cause == EROFS) {
-        (void)snprintf(
-            text, sizeof(text),
-            "; the file system of %.300s is read-only, as it becomes when its disk fails: "
-            "look at the disk, and mount it for writing again",
-            file ? file : "the database");
-        hint = text;
-    } else if (code == SQLITE_READONLY || code == SQLITE_PERM || cause == EACCES) {
-        rc = -EACCES;
-        hint = "; it must be writable for the user who runs coordinatord";
-    }
-    return err_set(err, rc, "%s: %s%s%s%s", what, sqlite3_errmsg(db), cause ? ": " : "",
-                   cause ? strerror(cause) : "", hint);
-}
-
-static int store_error(struct store *s, struct err *err, const char *what)
-{
-    return db_error(s->db, err, what);
-}
-
-static int run(struct store *s, const char *sql, struct err *err)
-{
-    if (sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK)
-        return 0;
-    char what[96];
-    (void)snprintf(what, sizeof(what), "database statement '%.60s'", sql);
-    return store_error(s, err, what);
-}
-
-/* The first number that a statement gives; 0 if there is none. */
-static int64_t number(struct store *s, const char *sql)
-{
-    sqlite3_stmt *q = NULL;
-    int64_t n = 0;
-    if (sqlite3_prepare_v2(s->db, sql, -1, &q, NULL) == SQLITE_OK && sqlite3_step(q) == SQLITE_ROW)
-        n = sqlite3_column_int64(q, 0);
-    sqlite3_finalize(q);
-    return n;
-}
-
 static int schema_number(struct store *s, int *ret, struct err *err)
 {
-    const int rc = run(s,
-                       "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
-                       " at_unix_ms INTEGER NOT NULL) STRICT",
-                       err);
+    const int rc = db_run(s->db,
+                          "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
+                          " at_unix_ms INTEGER NOT NULL) STRICT",
+                          err);
     if (rc == 0)
-        *ret = (int)number(s, "SELECT ifnull(max(number), 0) FROM migrations");
+        *ret = (int)db_number(s->db, "SELECT ifnull(max(number), 0) FROM migrations");
     return rc;
 }
 
@@ -166,9 +92,10 @@ static int migrate(struct store *s, struct err *err)
         char note[120];
         (void)snprintf(note, sizeof(note), "INSERT INTO migrations VALUES(%d, %llu)", i + 1,
                        (unsigned long long)clock_wall_ms());
-        if ((rc = run(s, "BEGIN IMMEDIATE", err)) < 0 ||
-            (rc = run(s, s->schema->migrations[i], err)) < 0 || (rc = run(s, note, err)) < 0 ||
-            (rc = store_pause(s, err)) < 0 || (rc = run(s, "COMMIT", err)) < 0)
+        if ((rc = db_run(s->db, "BEGIN IMMEDIATE", err)) < 0 ||
+            (rc = db_run(s->db, s->schema->migrations[i], err)) < 0 ||
+            (rc = db_run(s->db, note, err)) < 0 || (rc = store_pause(s, err)) < 0 ||
+            (rc = db_run(s->db, "COMMIT", err)) < 0)
             return err_wrap(err, "making schema %d of the database", i + 1);
     }
     return 0;
@@ -181,61 +108,26 @@ static int prepare_all(struct store *s, struct err *err)
     for (int i = 0; i < n; i++)
         if (sqlite3_prepare_v3(s->db, s->schema->statements[i], -1, SQLITE_PREPARE_PERSISTENT,
                                &s->prepared[i], NULL) != SQLITE_OK)
-            return store_error(s, err, s->schema->statements[i]);
+            return db_error(s->db, err, s->schema->statements[i]);
     return 0;
 }
 
 static int find_files(struct store *s, const char *path, struct err *err)
 {
-    for (int i = 0; i < FILES; i++) {
-        s->paths[i] = str_printf("%s%s", path, file_ends[i]);
+    for (int i = 0; i < DB_FILES; i++) {
+        s->paths[i] = str_printf("%s%s", path, db_file_ends[i]);
         if (stat(s->paths[i], &s->files[i]) < 0)
             return err_errno(err, "cannot look at %s", s->paths[i]);
     }
     return 0;
 }
 
-static int open_reader(struct store *s, const char *path, struct err *err)
-{
-    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
-    sqlite3 *db = NULL;
-    int rc = 0;
-    if (sqlite3_open_v2(path, &db, flags, NULL) != SQLITE_OK ||
-        sqlite3_exec(db, "PRAGMA query_only=ON", NULL, NULL, NULL) != SQLITE_OK ||
-        sqlite3_exec(db, "PRAGMA cache_size=-256", NULL, NULL, NULL) != SQLITE_OK) {
-        rc = db ? db_error(db, err, "opening the database for reading") : -ENOMEM;
-        sqlite3_close_v2(db);
-        return rc;
-    }
-    s->reader = db;
-    return 0;
-}
-
-/* A database holds the secrets of join tokens, so nobody else may read it, whatever the directory
- * permits.  SQLite gives its other files the mode of the first; files of an older release or of a
- * crash are changed.  The file is not opened here: closing it would end this process's locks. */
-static int make_private(const char *path, struct err *err)
-{
-    int rc = 0;
-    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd >= 0)
-        (void)close(fd);
-    for (int i = 0; i < FILES && rc == 0; i++) {
-        struct stat st;
-        char *name = str_printf("%s%s", path, file_ends[i]);
-        if (stat(name, &st) == 0 && st.st_mode & 077 && chmod(name, 0600) < 0)
-            rc = err_errno(err, "cannot keep %s from others (chmod 600)", name);
-        mem_free(name);
-    }
-    return rc;
-}
-
 /* Once most pages are free, and a MiB, up to a MiB goes back to the disk after each commit. */
 static void shrink(struct store *s)
 {
-    const int64_t n = number(s, "PRAGMA freelist_count");
-    if (n > 256 && n > number(s, "PRAGMA page_count") / 2)
-        (void)run(s, "PRAGMA incremental_vacuum(256)", NULL); /* the next commit may have room */
+    const int64_t n = db_number(s->db, "PRAGMA freelist_count");
+    if (n > 256 && n > db_number(s->db, "PRAGMA page_count") / 2)
+        (void)db_run(s->db, "PRAGMA incremental_vacuum(256)", NULL); /* there may be no room */
 }
 
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
@@ -252,25 +144,14 @@ int store_open(const char *path, const struct store_schema *schema, struct store
     list_init(&s->queue.list);
     list_init(&s->group.list);
     list_init(&s->later.list);
-    int rc = make_private(path, err);
-    if (rc == 0 && sqlite3_open_v2(path, &s->db,
-                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                                   NULL) != SQLITE_OK)
-        rc = s->db ? store_error(s, err, "opening the database") : -ENOMEM;
-    /* cache_size in KiB: the coordinator must stay small. */
-    if (rc < 0 || (rc = run(s, "PRAGMA busy_timeout=2000", err)) < 0 ||
-        (rc = run(s, "PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL", err)) < 0 ||
-        (rc = run(s, "PRAGMA synchronous=FULL", err)) < 0 ||
-        (rc = run(s, "PRAGMA foreign_keys=OFF", err)) < 0 ||
-        (rc = run(s, "PRAGMA cache_size=-1024", err)) < 0 ||
-        (rc = run(s, "PRAGMA journal_size_limit=4194304", err)) < 0 || (rc = migrate(s, err)) < 0 ||
-        (rc = prepare_all(s, err)) < 0 || (rc = open_reader(s, path, err)) < 0 ||
-        (rc = find_files(s, path, err)) < 0) {
+    int rc = db_open(path, &s->db, err);
+    if (rc < 0 || (rc = migrate(s, err)) < 0 || (rc = prepare_all(s, err)) < 0 ||
+        (rc = db_open_reader(path, &s->reader, err)) < 0 || (rc = find_files(s, path, err)) < 0) {
         store_close(s);
         return err_wrap(err, "%s", path);
     }
-    if (schema != NULL && number(s, "PRAGMA auto_vacuum") == 0) /* of an older release */
-        (void)run(s, "VACUUM", NULL); /* there may be no room for it: then it does not shrink */
+    if (schema != NULL)
+        db_renew(s->db);
     *ret = s;
     return 0;
 }
@@ -333,7 +214,7 @@ void store_close(struct store *s)
     sqlite3_close_v2(s->reader);
     sqlite3_close_v2(s->db);
     buf_release(&s->rows_away);
-    for (int i = 0; i < FILES; i++)
+    for (int i = 0; i < DB_FILES; i++)
         mem_free(s->paths[i]);
     mem_free(s);
 }
@@ -511,9 +392,9 @@ static int write_row(struct store *s, const struct row *r, struct err *err)
     int rc = 0;
     for (int i = 0; i < r->n && rc == 0; i++)
         if (bind(q, i + 1, r, &r->values[i]) != SQLITE_OK)
-            rc = store_error(s, err, s->schema->statements[r->stmt]);
+            rc = db_error(s->db, err, s->schema->statements[r->stmt]);
     if (rc == 0 && sqlite3_step(q) != SQLITE_DONE)
-        rc = store_error(s, err, s->schema->statements[r->stmt]);
+        rc = db_error(s->db, err, s->schema->statements[r->stmt]);
     (void)sqlite3_reset(q); /* it returns step's error again */
     (void)sqlite3_clear_bindings(q);
     return rc;
@@ -534,12 +415,12 @@ static void fault_stalls(void)
  */
 static int check_place(struct store *s, struct err *err)
 {
-    for (int i = 0; i < FILES; i++) {
+    for (int i = 0; i < DB_FILES; i++) {
         const struct stat *was = &s->files[i];
         struct stat now;
         if (stat(s->paths[i], &now) == 0 && now.st_dev == was->st_dev && now.st_ino == was->st_ino)
             continue;
-        bool saved = i > 0 && run(s, "PRAGMA wal_checkpoint(FULL)", NULL) == 0;
+        bool saved = i > 0 && db_run(s->db, "PRAGMA wal_checkpoint(FULL)", NULL) == 0;
         return err_set(err, -EIO,
                        "%s was removed or replaced while it is in use: move it back, or stop the "
                        "coordinator and start it %s",
@@ -623,7 +504,7 @@ static int note(struct store *s, const struct store_noted *n, struct err *err)
         sqlite3_bind_int64(q, 2, (int64_t)n->seq) != SQLITE_OK ||
         sqlite3_bind_blob(q, 3, n->hash, sizeof(n->hash), SQLITE_STATIC) != SQLITE_OK ||
         sqlite3_step(q) != SQLITE_DONE)
-        rc = store_error(s, err, "noting an entry of the log");
+        rc = db_error(s->db, err, "noting an entry of the log");
     sqlite3_finalize(q);
     return rc;
 }
@@ -658,7 +539,7 @@ int store_noted(struct store *s, struct store_noted *ret, struct err *err)
         memcpy(ret->hash, sqlite3_column_blob(q, 2), sizeof(ret->hash));
         rc = SQLITE_DONE;
     }
-    rc = rc == SQLITE_DONE ? 0 : store_error(s, err, "reading the newest entry of the log");
+    rc = rc == SQLITE_DONE ? 0 : db_error(s->db, err, "reading the newest entry of the log");
     sqlite3_finalize(q);
     return rc;
 }
@@ -667,17 +548,17 @@ int store_noted(struct store *s, struct store_noted *ret, struct err *err)
 int store_note(struct store *s, const struct store_noted *noted, struct err *err)
 {
     char keep[160];
-    int rc = run(s,
-                 "CREATE TABLE IF NOT EXISTS away(one INTEGER PRIMARY KEY, owner BLOB NOT NULL,"
-                 " seq INTEGER NOT NULL, hash BLOB NOT NULL) STRICT",
-                 err);
+    int rc = db_run(s->db,
+                    "CREATE TABLE IF NOT EXISTS away(one INTEGER PRIMARY KEY, owner BLOB NOT NULL,"
+                    " seq INTEGER NOT NULL, hash BLOB NOT NULL) STRICT",
+                    err);
     (void)snprintf(keep, sizeof(keep),
                    "DELETE FROM away WHERE seq <> %" PRIu64 " AND one > 1;"
                    "INSERT INTO away(owner, seq, hash) SELECT owner, seq, hash FROM away"
                    " WHERE one = 1 AND seq = %" PRIu64,
                    noted->seq, noted->seq);
     if (rc == 0)
-        rc = run(s, keep, err);
+        rc = db_run(s->db, keep, err);
     return rc == 0 ? note(s, noted, err) : rc;
 }
 
@@ -708,7 +589,7 @@ int store_was_noted(struct store *s, uint64_t seq, const uint8_t hash[32], bool 
         rc = sqlite3_step(q);
     *ret = rc == SQLITE_ROW;
     rc = rc == SQLITE_ROW || rc == SQLITE_DONE ? 0
-                                               : store_error(s, err, "reading entries of the log");
+                                               : db_error(s->db, err, "reading entries of the log");
     sqlite3_finalize(q);
     return rc;
 }
@@ -754,7 +635,7 @@ static int take_value(struct store *s, struct reading *r, sqlite3_stmt *q, int a
         rc = type == 't' ? sqlite3_bind_text64(q, at, data, n, SQLITE_STATIC, SQLITE_UTF8)
                          : sqlite3_bind_blob64(q, at, data, n, SQLITE_STATIC);
     }
-    return rc == SQLITE_OK ? 0 : store_error(s, err, "a row of the log in the store");
+    return rc == SQLITE_OK ? 0 : db_error(s->db, err, "a row of the log in the store");
 }
 
 static int take_row(struct store *s, struct reading *r, sqlite3_stmt **q, uint32_t n_q,
@@ -767,7 +648,7 @@ static int take_row(struct store *s, struct reading *r, sqlite3_stmt **q, uint32
     for (uint32_t i = 0; i < n && rc == 0; i++)
         rc = take_value(s, r, q[place], (int)i + 1, err);
     if (rc == 0 && sqlite3_step(q[place]) != SQLITE_DONE)
-        rc = store_error(s, err, sqlite3_sql(q[place]));
+        rc = db_error(s->db, err, sqlite3_sql(q[place]));
     (void)sqlite3_reset(q[place]);
     (void)sqlite3_clear_bindings(q[place]);
     return rc;
@@ -781,7 +662,7 @@ static int take_statement(struct store *s, struct reading *r, sqlite3_stmt **ret
     const char *sql = (const char *)r->at;
     r->at += len;
     if (sqlite3_prepare_v2(s->db, sql, (int)len, ret, NULL) != SQLITE_OK || *ret == NULL)
-        return store_error(s, err, "a statement of the log in the store");
+        return db_error(s->db, err, "a statement of the log in the store");
     return 0;
 }
 
@@ -809,7 +690,7 @@ static int take_rows(struct store *s, struct reading *r, struct err *err)
 static int end(struct store *s, int rc, struct err *err)
 {
     if (rc == 0)
-        rc = run(s, "COMMIT", err);
+        rc = db_run(s->db, "COMMIT", err);
     /* Some faults have already rolled back; another rollback would then fail. */
     if (rc < 0 && !sqlite3_get_autocommit(s->db))
         (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
@@ -820,7 +701,7 @@ int store_replay(struct store *s, const void *rows, size_t len, const struct sto
                  struct err *err)
 {
     struct reading r = {rows, (const uint8_t *)rows + len};
-    int rc = run(s, "BEGIN IMMEDIATE", err);
+    int rc = db_run(s->db, "BEGIN IMMEDIATE", err);
     if (rc == 0 && len > 0)
         rc = take_rows(s, &r, err);
     if (rc == 0)
@@ -834,7 +715,7 @@ int store_write(struct store *s, struct err *err)
     if (rc < 0)
         return rc;
     fault_stalls();
-    rc = run(s, "BEGIN IMMEDIATE", err);
+    rc = db_run(s->db, "BEGIN IMMEDIATE", err);
     for (struct list *l = s->group.list.next; rc == 0 && l != &s->group.list; l = l->next)
         rc = write_row(s, list_entry(l, struct row, link), err);
     if (rc == 0 && s->away != NULL)
@@ -874,21 +755,21 @@ int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct er
 
 int store_snapshot(const char *path, const char *to, struct err *err)
 {
-    struct store from = {0};
+    sqlite3 *from = NULL;
     char *sql = sqlite3_mprintf("VACUUM INTO %Q", to);
     int rc = sql ? 0 : -ENOMEM;
-    if (rc == 0 && sqlite3_open_v2(path, &from.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+    if (rc == 0 && sqlite3_open_v2(path, &from, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
                                    NULL) != SQLITE_OK)
-        rc = from.db ? store_error(&from, err, "opening the database") : -ENOMEM;
-    if (rc == 0 && (rc = file_remove(to, err)) == 0 && (rc = make_private(to, err)) == 0 &&
-        (rc = run(&from, "PRAGMA busy_timeout=5000", err)) == 0 &&
-        sqlite3_exec(from.db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        rc = store_error(&from, err, "copying the database");
+        rc = from ? db_error(from, err, "opening the database") : -ENOMEM;
+    if (rc == 0 && (rc = file_remove(to, err)) == 0 && (rc = db_private(to, err)) == 0 &&
+        (rc = db_run(from, "PRAGMA busy_timeout=5000", err)) == 0 &&
+        sqlite3_exec(from, sql, NULL, NULL, NULL) != SQLITE_OK)
+        rc = db_error(from, err, "copying the database");
     const int fd = rc == 0 ? open(to, O_RDONLY | O_CLOEXEC) : -1; /* SQLite does not flush it */
     rc = rc < 0 ? rc : fd >= 0 ? file_sync(fd, to, err) : err_errno(err, "cannot open %s", to);
     (void)close(fd);
     sqlite3_free(sql);
-    sqlite3_close_v2(from.db);
+    sqlite3_close_v2(from);
     return rc < 0 ? err_wrap(err, "%s", path) : 0;
 }
 
