@@ -8,7 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/diagnosis.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/base/program.h"
 #include "cli/job/link.h"
 #include "common/base/clock.h"

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "common/base/base.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/show/artifacts.h"
 #include "cli/show/models.h"
 #include "cli/command.h"

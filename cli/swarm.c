@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 

@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "common/base/clock.h"
 #include "common/base/cores.h"
 #include "common/base/file.h"

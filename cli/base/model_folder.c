@@ -6,7 +6,7 @@
 #include "cli/base/cli.h"
 #include "cli/base/config_numbers.h"
 #include "cli/base/decoder.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "common/base/file.h"
 #include "common/component/component.h"
 #include "common/job/family.h"

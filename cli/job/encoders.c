@@ -1,7 +1,7 @@
 #include "cli/job/encoders.h"
 
 #include "cli/base/cli.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/job/upload.h"
 #include "common/base/file.h"
 #include "common/component/component.h"

@@ -4,7 +4,7 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/model_folder.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/job/folders.h"
 #include "cli/job/upload.h"
 #include "cli/job/users_weights.h"

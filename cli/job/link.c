@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/job/upload.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"

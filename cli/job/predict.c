@@ -3,7 +3,7 @@
 #include <jansson.h>
 
 #include "cli/base/cli.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/base/program.h"
 #include "common/job/family.h"
 

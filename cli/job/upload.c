@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "cli/base/cli.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/http/http_client.h"

@@ -4,7 +4,7 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/decoder.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/show/loss_svg.h"
 #include "cli/show/metrics.h"
 #include "cli/base/model_folder.h"

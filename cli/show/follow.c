@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/show/show.h"
 #include "common/base/clock.h"
 

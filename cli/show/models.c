@@ -3,7 +3,7 @@
 #include "cli/base/cli.h"
 #include "cli/base/merge.h"
 #include "cli/base/model_folder.h"
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "cli/show/artifacts.h"
 #include "common/base/file.h"
 #include "common/data/tar.h"

@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "common/base/hash.h"
+#include "common/base/moving.h"
 #include "common/net/blob_dir.h"
 #include "common/outer/fold.h"
 #include "common/outer/version.h"
@@ -16,6 +17,7 @@ struct audit {
     const struct job *job;
     FILE *out;
     struct audit_result *r;
+    struct moving_bytes moving;
     struct err err; /* code not 0: the audit cannot go on */
 };
 
@@ -23,6 +25,7 @@ __attribute__((format(printf, 2, 3))) static void fault(struct audit *a, const c
 {
     va_list ap;
     a->r->faults++;
+    moving_clear();
     (void)fputs("FAULT  ", a->out);
     va_start(ap, fmt);
     (void)vfprintf(a->out, fmt, ap);
@@ -53,6 +56,9 @@ static char *blob_path(const struct audit *a, const uint8_t sha256[32])
 
 static void check_files(struct audit *a)
 {
+    a->moving = (struct moving_bytes){moving_begin("checking files"), 0, 0};
+    for (size_t i = 1; i < a->s.manifest.n; i++)
+        a->moving.total += a->s.manifest.files[i].size;
     for (size_t i = 1; a->err.code == 0 && i < a->s.manifest.n; i++) { /* 0 is the database */
         const struct manifest_file *f = &a->s.manifest.files[i];
         char *path = file_join(a->s.dir, f->path);
@@ -66,8 +72,10 @@ static void check_files(struct audit *a)
             fault(a, "%s is damaged: its bytes are not those on record", f->path);
         a->r->files += f->size > 0;
         a->r->bytes += size;
+        moving_add(&a->moving, f->size);
         mem_free(path);
     }
+    moving_clear();
 }
 
 /* ---- the record of a step ------------------------------------------------ */
@@ -367,8 +375,10 @@ static void check_module(struct audit *a, const struct module_rec *m)
             apply_delta(a, m, before, v);
         if (before != NULL && doc != NULL && a->err.code == 0 && !job_is_ended(a->job))
             steps += fold_again(a, m, before, v, doc);
+        moving_add(&a->moving, v->full.size);
         json_decref(doc);
     }
+    moving_clear();
     if (m->n_versions > 0 && a->err.code == 0)
         (void)fprintf(a->out,
                       "module %llu: versions %llu to %llu, %u of %u outer steps folded "
@@ -445,6 +455,10 @@ int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,
                       "store, which guards its own bytes\n",
                       (unsigned long long)a.s.left);
     check_files(&a);
+    a.moving = (struct moving_bytes){moving_begin("making versions again"), 0, 0};
+    for (uint32_t i = 0; !a.job->unread && i < a.job->comp.n_modules; i++)
+        for (unsigned v = 0; v < a.job->modules[i].n_versions; v++)
+            a.moving.total += a.job->modules[i].versions[v].full.size;
     for (uint32_t i = 0; a.err.code == 0 && !a.job->unread && i < a.job->comp.n_modules; i++)
         check_module(&a, &a.job->modules[i]);
     if (a.err.code == 0 && !a.job->unread)

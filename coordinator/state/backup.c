@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/base/moving.h"
 #include "common/net/blob_dir.h"
 #include "coordinator/state/persist.h"
 #include "coordinator/state/capture.h"
@@ -23,6 +24,7 @@ struct backup {
     const char *folder;
     struct capture capture;
     struct backup_result *result;
+    struct moving_bytes moving;
     bool begun; /* a failure is the folder's */
 };
 
@@ -35,8 +37,8 @@ static char *object_path(const char *folder, const uint8_t sha256[32])
     return path;
 }
 
-static int pump(int fd, const char *from, struct file_out *out, struct hash *h, uint64_t *ret_size,
-                struct err *err)
+static int pump(int fd, const char *from, struct file_out *out, struct hash *h,
+                struct moving_bytes *moving, uint64_t *ret_size, struct err *err)
 {
     uint8_t *bytes = mem_alloc(COPY_BYTES);
     ssize_t n;
@@ -46,6 +48,7 @@ static int pump(int fd, const char *from, struct file_out *out, struct hash *h, 
         hash_update(h, bytes, (size_t)n);
         rc = file_out_write(out, bytes, (size_t)n, err);
         *ret_size += (uint64_t)n;
+        moving_add(moving, (uint64_t)n);
     }
     if (rc == 0 && n < 0)
         rc = err_errno(err, "cannot read %s", from);
@@ -55,7 +58,7 @@ static int pump(int fd, const char *from, struct file_out *out, struct hash *h, 
 
 /* Copies a file; its bytes must have this hash. */
 static int copy(const char *from, const char *to, const uint8_t sha256[32], uint64_t size,
-                struct err *err)
+                struct moving_bytes *moving, struct err *err)
 {
     struct file_out out;
     struct hash h;
@@ -67,7 +70,7 @@ static int copy(const char *from, const char *to, const uint8_t sha256[32], uint
     int rc = file_out_open(&out, to, 0600, err);
     if (rc == 0) {
         hash_init(&h);
-        rc = pump(fd, from, &out, &h, &n, err);
+        rc = pump(fd, from, &out, &h, moving, &n, err);
         hash_final(&h, got);
         if (rc == 0 && (n != size || !hash_equal(got, sha256, sizeof(got))))
             rc = err_set(err, -ERR_HASH,
@@ -94,26 +97,51 @@ static bool is_zero(const uint8_t sha256[32])
     return memcmp(sha256, none, 32) == 0;
 }
 
-/* Is the file in the folder already, undamaged as far as a check per week can tell?  Its
- * modification time is that of the last check. */
-static bool is_kept(const char *path, const struct manifest_file *f)
+/* Has the folder a file of this size?  Its modification time is that of the last check. */
+static bool is_there(const char *path, const struct manifest_file *f, bool *ret_checked)
 {
-    uint8_t got[HASH_BYTES];
     struct stat st;
-    uint64_t n;
     if (stat(path, &st) < 0 || (uint64_t)st.st_size != f->size)
         return false;
     const int64_t age_s = (int64_t)(clock_wall_ms() / 1000) - st.st_mtime;
-    if (age_s >= 0 && age_s < LOOK_S)
+    *ret_checked = age_s >= 0 && age_s < LOOK_S;
+    return true;
+}
+
+/* Is the file in the folder already, undamaged as far as a check per week can tell? */
+static bool is_kept(const char *path, const struct manifest_file *f)
+{
+    uint8_t got[HASH_BYTES];
+    uint64_t n;
+    bool checked;
+    if (!is_there(path, f, &checked))
+        return false;
+    if (checked)
         return true;
     return hash_file(path, got, &n, NULL) == 0 && hash_equal(got, f->sha256, sizeof(got)) &&
            utimensat(AT_FDCWD, path, NULL, 0) == 0;
+}
+
+/* How many bytes of a file will be read, at the least. */
+static uint64_t to_read(const struct backup *b, const struct manifest_file *f)
+{
+    char *path =
+        is_zero(f->sha256) ? file_join(b->capture.dir, f->path) : object_path(b->folder, f->sha256);
+    uint64_t size = 0;
+    bool checked = false;
+    if (is_zero(f->sha256))
+        (void)file_size(path, &size, NULL); /* whose hash is made first */
+    else if (!is_there(path, f, &checked) || !checked)
+        size = f->size;
+    mem_free(path);
+    return size;
 }
 
 static int keep_file(struct backup *b, size_t i, struct err *err)
 {
     struct manifest_file *f = &b->capture.manifest.files[i];
     char *from = file_join(b->capture.dir, f->path), *to = NULL;
+    const uint64_t end = b->moving.done + to_read(b, f);
     int rc = is_zero(f->sha256) ? hash_file(from, f->sha256, &f->size, err) : 0;
     if (rc == 0) {
         to = object_path(b->folder, f->sha256);
@@ -122,13 +150,15 @@ static int keep_file(struct backup *b, size_t i, struct err *err)
         if (!is_kept(to, f)) {
             rc = file_mkdirs_for(to, 0700, err);
             if (rc == 0)
-                rc = copy(from, to, f->sha256, f->size, err);
+                rc = copy(from, to, f->sha256, f->size, &b->moving, err);
             b->result->new_files += rc == 0;
             b->result->new_bytes += rc == 0 ? f->size : 0;
         }
     }
     if (rc < 0)
         (void)err_wrap(err, "%s", f->path);
+    else if (b->moving.done < end) /* it was read, and not copied */
+        moving_add(&b->moving, end - b->moving.done);
     mem_free(from);
     mem_free(to);
     return rc;
@@ -314,8 +344,12 @@ static int make(struct backup *b, const char *data_dir, struct err *err)
     if (rc < 0)
         return rc;
     b->capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
+    b->moving = (struct moving_bytes){moving_begin("backing up"), 0, 0};
+    for (size_t i = 0; i < b->capture.manifest.n; i++)
+        b->moving.total += to_read(b, &b->capture.manifest.files[i]);
     for (size_t i = 0; rc == 0 && i < b->capture.manifest.n; i++)
         rc = keep_file(b, i, err);
+    moving_clear();
     if (rc == 0)
         rc = write_manifest(b, err);
     capture_release(&b->capture);
@@ -402,14 +436,14 @@ static int begin_anew(const char *db, struct err *err)
 }
 
 static int put_back(const char *folder, const char *data_dir, const struct manifest_file *f,
-                    struct err *err)
+                    struct moving_bytes *moving, struct err *err)
 {
     const bool database = strcmp(f->path, CAPTURE_DATABASE) == 0;
     char *from = object_path(folder, f->sha256), *to = file_join(data_dir, f->path);
     char *first = database ? file_join(data_dir, PLACE_BEGUN) : str_dup(to);
     int rc = file_mkdirs_for(to, 0700, err);
     if (rc == 0)
-        rc = copy(from, first, f->sha256, f->size, err);
+        rc = copy(from, first, f->sha256, f->size, moving, err);
     if (rc == 0 && database && (rc = begin_anew(first, err)) == 0)
         rc = file_rename(first, to, err);
     mem_free(from);
@@ -438,12 +472,16 @@ static int put_all_back(const char *folder, const char *file, const char *data_d
 {
     struct err why = {0};
     int rc = read_manifest(folder, file, m, &why);
+    struct moving_bytes moving = {moving_begin("restoring"), 0, 0};
+    for (size_t i = 0; rc == 0 && i < m->n; i++)
+        moving.total += m->files[i].size;
     for (size_t i = m->n; rc == 0 && i-- > 0;) { /* the database is the first */
-        if ((rc = put_back(folder, data_dir, &m->files[i], &why)) < 0)
+        if ((rc = put_back(folder, data_dir, &m->files[i], &moving, &why)) < 0)
             (void)err_wrap(&why, "%s", m->files[i].path);
         ret->files++;
         ret->bytes += m->files[i].size;
     }
+    moving_clear();
     if (rc < 0)
         (void)err_set(err, rc, "%s%s", why.msg,
                       rc == -ENOENT || rc == -ERR_HASH || rc == -ERR_FORMAT

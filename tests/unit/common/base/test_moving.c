@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 #include "common/base/clock.h"
 #include "tests/unit/cli/terminal.h"
 
@@ -44,6 +44,11 @@ static void a_line_every_five_seconds(void **state)
     moving_show(&m, 11 * MIB, 0);
     clock_fake_advance(5 * SECOND);
     moving_show(&m, 20 * MIB, 60 * MIB);
+    struct moving_bytes b = {moving_begin("backing up"), 0, 60 * MIB};
+    clock_fake_advance(5 * SECOND);
+    moving_add(&b, 10 * MIB);
+    clock_fake_advance(5 * SECOND);
+    moving_add(&b, 10 * MIB);
     moving_clear(); /* no line is drawn in a file */
     moving_keep();
     clock_fake_clear();
@@ -54,7 +59,9 @@ static void a_line_every_five_seconds(void **state)
     close(file);
     assert_int_equal(unlink(path), 0);
     assert_string_equal(said, "downloading the model: 10.0 MiB, 2.0 MiB/s\n"
-                              "downloading the model: 20.0 MiB of 60.0 MiB, 2.0 MiB/s, 20s left\n");
+                              "downloading the model: 20.0 MiB of 60.0 MiB, 2.0 MiB/s, 20s left\n"
+                              "backing up: 10.0 MiB of 60.0 MiB, 2.0 MiB/s, 25s left\n"
+                              "backing up: 20.0 MiB of 60.0 MiB, 2.0 MiB/s, 20s left\n");
 }
 
 /* What moving_show(), a line of wide characters and the two ends of a line write to a terminal. */

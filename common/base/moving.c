@@ -1,4 +1,4 @@
-#include "cli/base/moving.h"
+#include "common/base/moving.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -108,4 +108,10 @@ void moving_show(void *moving, uint64_t done, uint64_t total)
     (void)snprintf(line, sizeof line, "%s: %s%s, %s/s%s", m->what, str_human_bytes(done, have), of,
                    str_human_bytes(per_s, rate), rest);
     moving_say(line);
+}
+
+void moving_add(struct moving_bytes *m, uint64_t bytes)
+{
+    m->done += bytes;
+    moving_show(&m->moving, m->done, m->total);
 }

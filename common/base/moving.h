@@ -1,13 +1,13 @@
-/* What a command says on stderr while it works.  On a terminal this is one line, which is redrawn
- * in place and never wider than the terminal; elsewhere each has a line of its own, and there are
- * few of them.
+/* What a program that a person has called says on stderr while it works.  On a terminal this is one
+ * line, which is redrawn in place and never wider than the terminal; elsewhere each has a line of
+ * its own, and there are few of them.
  *
  *     struct moving m = moving_begin("downloading the model");
  *     rc = http_get_file(http, path, file, sha256, moving_show, &m, err);
  *     moving_clear();
  */
-#ifndef CLI_MOVING_H
-#define CLI_MOVING_H
+#ifndef COMMON_BASE_MOVING_H
+#define COMMON_BASE_MOVING_H
 
 #include "common/base/base.h"
 
@@ -38,5 +38,12 @@ bool moving_due(struct moving *m);
 void moving_say(const char *line);
 /* An xfer_progress_fn; total 0: not known. */
 void moving_show(void *moving, uint64_t done, uint64_t total);
+
+/* The same of bytes that are counted here: the caller sets what and total, and adds. */
+struct moving_bytes {
+    struct moving moving;
+    uint64_t done, total;
+};
+void moving_add(struct moving_bytes *m, uint64_t bytes);
 
 #endif
