@@ -21,11 +21,6 @@ static int set_value(const struct args_flag *f, const char *text)
     return 0;
 }
 
-static const char *kind(enum args_type type)
-{
-    return type < ARGS_STR ? str_type_words((enum str_type)type) : "fewer values";
-}
-
 /* `name` is the flag's as it was written, after `dashes`. */
 static int assign_as(const struct args_flag *f, const char *dashes, const char *name,
                      const char *text, struct err *err)
@@ -34,13 +29,11 @@ static int assign_as(const struct args_flag *f, const char *dashes, const char *
         *f->given = true;
     if (set_value(f, text) == 0)
         return 0;
-    if (f->min == 0 && f->max == 0)
-        return err_set(err, -EINVAL, "%s%s is '%.100s', expected %s", dashes, name, text,
-                       kind(f->type));
-    char min[STR_HUMAN_MAX], max[STR_HUMAN_MAX];
-    return err_set(err, -EINVAL, "%s%s is '%.100s', expected %s from %s to %s", dashes, name, text,
-                   kind(f->type), str_type_bound((enum str_type)f->type, f->min, min),
-                   str_type_bound((enum str_type)f->type, f->max, max));
+    char wants[STR_EXPECTED_MAX];
+    return err_set(err, -EINVAL, "%s%s is '%.100s', expected %s", dashes, name, text,
+                   f->type < ARGS_STR
+                       ? str_expected((enum str_type)f->type, f->min, f->max, text, wants)
+                       : "fewer values");
 }
 
 static int assign(const struct args_flag *f, const char *text, struct err *err)

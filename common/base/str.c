@@ -318,16 +318,6 @@ int str_parse(enum str_type type, const char *s, double min, double max, void *r
     }
 }
 
-const char *str_type_words(enum str_type type)
-{
-    static const char *const words[STR_TYPES] = {
-        [STR_BOOL] = "true or false",         [STR_INT] = "a whole number",
-        [STR_U64] = "a whole number",         [STR_DOUBLE] = "a number",
-        [STR_BYTES] = "a size such as 64MiB", [STR_DURATION_MS] = "a duration such as 2s",
-    };
-    return words[type];
-}
-
 char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX])
 {
     static const struct unit durations[] = {{"d", 8.64e7},
@@ -344,7 +334,27 @@ char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX])
                                                      : &number;
     while (u->factor != 1 && fmod(bound, u->factor) != 0)
         u++;
-    (void)snprintf(out, STR_HUMAN_MAX, "%.12g%s", bound / u->factor, u->name);
+    const bool whole = fabs(bound) < 0x1p64 && fmod(bound, u->factor) == 0;
+    (void)snprintf(out, STR_HUMAN_MAX, whole ? "%.0f%s" : "%.12g%s", bound / u->factor, u->name);
+    return out;
+}
+
+char *str_expected(enum str_type type, double min, double max, const char *text,
+                   char out[STR_EXPECTED_MAX])
+{
+    static const char *const words[STR_TYPES] = {
+        [STR_BOOL] = "true or false",         [STR_INT] = "a whole number",
+        [STR_U64] = "a whole number",         [STR_DOUBLE] = "a number",
+        [STR_BYTES] = "a size such as 64MiB", [STR_DURATION_MS] = "a duration such as 2s or 1.5h",
+    };
+    char least[STR_HUMAN_MAX], most[STR_HUMAN_MAX], range[96] = "";
+    if (min != 0 || max != 0)
+        (void)snprintf(range, sizeof range, " from %s to %s", str_type_bound(type, min, least),
+                       str_type_bound(type, max, most));
+    else if (type == STR_U64)
+        (void)snprintf(range, sizeof range, " from 0 to %" PRIu64, UINT64_MAX);
+    (void)snprintf(out, STR_EXPECTED_MAX, "%s%s%s", words[type], range,
+                   text && strchr(text, ',') ? ", written with a point and without commas" : "");
     return out;
 }
 

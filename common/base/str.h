@@ -52,9 +52,13 @@ enum str_type {
 };
 /* -EINVAL: the text is no such value, or a number outside min..max (both 0: any). */
 int str_parse(enum str_type type, const char *s, double min, double max, void *ret);
-const char *str_type_words(enum str_type type); /* "a whole number", "a size such as 64MiB" */
 
 #define STR_HUMAN_MAX 32
+/* What str_parse takes, for an error about `text` (NULL: none): "a number from 0 to 1, written with
+ * a point and without commas".  Returns out. */
+#define STR_EXPECTED_MAX 160
+char *str_expected(enum str_type type, double min, double max, const char *text,
+                   char out[STR_EXPECTED_MAX]);
 /* A bound or default as str_parse reads it: "60", "100ms", "10m", "20GB". */
 char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX]);
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */

@@ -24,13 +24,8 @@ static void join_path(char out[PATH_MAX_BYTES], const char *section, const char 
     (void)snprintf(out, PATH_MAX_BYTES, "%s%s%s", section, *section ? "." : "", key);
 }
 
-static bool has_range(const struct conf_key *k)
-{
-    return k->min != 0 || k->max != 0;
-}
-
-/* Describes the values of this key in words. */
-static void expected(const struct conf_key *k, char *out, size_t size)
+/* Describes the values of this key in words; for an error about `text` (NULL: none). */
+static void expected(const struct conf_key *k, const char *text, char *out, size_t size)
 {
     static const char *const words[] = {
         [CONF_STR - CONF_STR] = "text",
@@ -39,17 +34,17 @@ static void expected(const struct conf_key *k, char *out, size_t size)
         [CONF_ENUM - CONF_STR] = "one of",
         [CONF_SECTION - CONF_STR] = "keys with values",
     };
+    char number[STR_EXPECTED_MAX], min[STR_HUMAN_MAX], max[STR_HUMAN_MAX];
     const char *word = k->zero ? k->zero : k->less;
     int n = snprintf(out, size, "%s%s%s", word ? word : "", word ? " or " : "",
-                     k->type < CONF_STR ? str_type_words((enum str_type)k->type)
-                                        : words[k->type - CONF_STR]);
+                     k->type < CONF_STR
+                         ? str_expected((enum str_type)k->type, k->min, k->max, text, number)
+                         : words[k->type - CONF_STR]);
     for (size_t i = 0; k->type == CONF_ENUM && k->names[i] && (size_t)n < size; i++)
         n += snprintf(out + n, size - (size_t)n, "%s%s", i ? ", " : " ", k->names[i]);
-    char min[STR_HUMAN_MAX], max[STR_HUMAN_MAX];
-    if (k->type != CONF_STR && has_range(k) && (size_t)n < size)
+    if (k->type == CONF_INTS && (k->min != 0 || k->max != 0) && (size_t)n < size)
         (void)snprintf(out + n, size - (size_t)n, " from %s to %s",
-                       str_type_bound((enum str_type)k->type, k->min, min),
-                       str_type_bound((enum str_type)k->type, k->max, max));
+                       str_type_bound(STR_INT, k->min, min), str_type_bound(STR_INT, k->max, max));
 }
 
 static void *at(const struct conf_key *k, void *out)
@@ -106,7 +101,7 @@ static int wrong(const struct bind *b, const struct conf_key *k, const struct ya
 {
     char path[PATH_MAX_BYTES], wants[512];
     join_path(path, b->section, k->key);
-    expected(k, wants, sizeof(wants));
+    expected(k, node->kind == YAML_SCALAR ? node->text : NULL, wants, sizeof(wants));
     if (node->kind != YAML_SCALAR)
         return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is a %s, expected %s", b->doc->file,
                        node->line, path, node->kind == YAML_MAP ? "section" : "list", wants);
@@ -215,6 +210,11 @@ static int unknown_key(const struct bind *b, const struct yaml_node *node,
                                      names[n]);
         n++;
     }
+    if (*node->key && node->key[strspn(node->key, "0123456789")] == '\0') /* {lr: 0,5} */
+        return err_set(b->err, -ERR_CONFIG,
+                       "%s:%d: '%.64s' after a comma would be another key: write numbers with a "
+                       "point and without commas",
+                       b->doc->file, node->key_line, node->key);
     bool root = !*b->section, near = *str_hint(node->key, names, n, "", hint) != '\0';
     return err_set(b->err, -ERR_CONFIG, "%s:%d: unknown key '%.64s'%s%s%s%s%s", b->doc->file,
                    node->key_line, node->key, root ? "" : " in '", b->section, root ? "" : "'",
@@ -371,7 +371,7 @@ static int document_line(const struct conf_key *k, const char *section, enum con
                          struct buf *out)
 {
     char wants[512], path[PATH_MAX_BYTES];
-    expected(k, wants, sizeof(wants));
+    expected(k, NULL, wants, sizeof(wants));
     join_path(path, section, k->key);
     if (format == CONF_MARKDOWN)
         return buf_printf(out, "| `%s` | %s | %s%s%s | %s |\n", k->key, wants,

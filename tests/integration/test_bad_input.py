@@ -171,7 +171,7 @@ def test_port_in_use(tmp_path):
     (["--config", "/nowhere/coordinator.yaml"], "cannot open /nowhere/coordinator.yaml"),
     (["--log-level", "loud"], "log_level is 'loud', expected debug, info, warn or error"),
     (["--log", "debug"], "did you mean '--log-level'?"),
-    (["--lease", "100"], "--lease is '100', expected a duration such as 2s from 500ms to 10m"),
+    (["--lease", "100"], "--lease is '100', expected a duration such as 2s or 1.5h from 500ms to 10m"),
 ])
 def test_settings_that_no_restart_mends(tmp_path, flags, words):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1", *flags],
@@ -180,7 +180,7 @@ def test_settings_that_no_restart_mends(tmp_path, flags, words):
 
 
 @pytest.mark.parametrize("text, flags, words", [
-    ("lease: 100", [], "settings.yaml:1: lease is '100', expected a duration such as 2s from 500ms to 10m"),
+    ("lease: 100", [], "settings.yaml:1: lease is '100', expected a duration such as 2s or 1.5h from 500ms to 10m"),
     ("lease: 100", ["--lease", "1m"], "lease is '100'"),  # also where a flag wins
     ("store: s3://a/b\nlease_ms: 8s", [], "settings.yaml:2: unknown key 'lease_ms'; did you mean 'lease'? (`coordinatord --help` lists them)"),
     ("rcp_port: 1", [], "settings.yaml:1: unknown key 'rcp_port'; did you mean 'rpc_port'?"),

@@ -81,7 +81,7 @@ static void refuses(void **state)
         {"-d x --port 70000 f", "--port is '70000', expected a whole number from 0 to 65535"},
         {"-d x --port=ten f", "--port is 'ten'"},
         {"-d x -n 0 f", "from 1 to 9"},
-        {"-d x --wait soon f", "a duration such as 2s"},
+        {"-d x --wait soon f", "a duration such as 2s or 1.5h"},
         {"-d x", "too few arguments"},
         {"-d x a b c", "unexpected argument 'c'"},
         {"-d x --no-port f", "unknown flag '--no-port'"},
@@ -100,7 +100,7 @@ static void sets_from_a_file(void **state)
         {"top_size_b", "1", "; did you mean 'top_size'?"},
         {"verbos", "1", "f:3: unknown key 'verbos' (`prog"},
         {"verbose", "true", "f:3: verbose is not a setting: give --verbose on the command line"},
-        {"wait", "100", "f:3: wait is '100', expected a duration such as 2s"},
+        {"wait", "100", "f:3: wait is '100', expected a duration such as 2s or 1.5h"},
         {"count", "10", "f:3: count is '10', expected a whole number from 1 to 9"},
         {"top_size", NULL, "f:3: top_size needs one value: how much"},
     };

@@ -88,10 +88,18 @@ static void refuses(void **state)
         const char *text, *says;
     } cases[] = {
         {"on: 1\nseed: 1", "f:1: on is '1', expected true or false"},
-        {"seed: -1", "f:1: seed is '-1', expected a whole number"},
+        {"seed: -1", "f:1: seed is '-1', expected a whole number from 0 to 18446744073709551615"},
+        {"seed: 18446744073709551616", "a whole number from 0 to 18446744073709551615"},
+        {"seed: 1.5", "seed is '1.5', expected a whole number from 0 to 18446744073709551615"},
         {"seed: 1\ncount: 6", "f:2: count is '6', expected auto or a whole number from 1 to 5"},
         {"seed: 1\nbytes: many", "expected a size such as 64MiB"},
-        {"seed: 1\nwait: 2m", "expected a duration such as 2s from 0 to 1m"},
+        {"seed: 1\nwait: 2m", "expected a duration such as 2s or 1.5h from 0 to 1m"},
+        {"seed: 1\nwait: 1h30", "wait is '1h30', expected a duration such as 2s or 1.5h"},
+        {"seed: 1\nrate: 0,5",
+         "rate is '0,5', expected auto or a number from 0 to 1, written with a "
+         "point and without commas"},
+        {"{seed: 1, rate: 0,5}", "f:1: '5' after a comma would be another key: write numbers with"},
+        {"seed: 1,000", "to 18446744073709551615, written with a point and without commas"},
         {"seed: 1\nrate: 1.5", "expected auto or a number from 0 to 1"},
         {"seed: 1\ncolour: gren", "expected one of red, green; did you mean 'green'?"},
         {"seed: 1\nlevels: [1, 8]", "levels is '8', expected a list of at most 64 whole numbers"},
