@@ -84,10 +84,10 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
     if (new_from && !new_text)
         return err_set(err, -ERR_USAGE, "--from goes with --text: it is a language model's folder");
     const char *name = job_name(args->rest[0]);
-    if (!str_is_name(name, 64))
-        return err_set(err, -ERR_USAGE,
-                       "'%.80s' is not a name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
-                       args->rest[0]);
+    char rule[JOB_NAME_RULE_MAX];
+    if (!str_is_name(name, JOB_NAME_MAX))
+        return err_set(err, -ERR_USAGE, "'%.80s' is not a name for a job: %s", args->rest[0],
+                       job_name_rule(name, rule));
     if (!new_captions != !new_encoders)
         return err_set(err, -ERR_USAGE,
                        new_captions ? "--captions needs --encoders DIR: a diffusers pipeline whose "
@@ -214,21 +214,15 @@ static void find_prompts(const struct job_file *file, struct new_job *job)
     mem_free(dir);
 }
 
-/* Finds the amount of data; reads all texts. */
+/* Finds the amount of data, and what cannot be read; reads all of them. */
 static int look_at_data(struct job_file *file, struct new_job *job, struct err *err)
 {
     struct job_file_size size = {0};
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
-    if (job->kind != NEW_TEXT) {
-        job->samples = dataset_samples(file->dataset);
-        job->keeps = job->samples > 1;
-        job_file_say_left(file);
-        if (job->kind == NEW_CAPTIONS)
-            find_prompts(file, job);
-        return 0;
-    }
+    if (job->kind == NEW_CAPTIONS)
+        find_prompts(file, job);
     FILE *out = open_memstream(&text, &len);
     if (!out)
         return err_errno(err, "no memory");
@@ -238,7 +232,9 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     job->samples = size.samples;
     job->tokens = size.tokens;
     job->vocab = size.vocab;
-    job->keeps = size.documents > 1 || size.tokens > DATASET_SPAN * DATASET_WHOLE_SPANS;
+    job->keeps = job->kind != NEW_TEXT
+                     ? size.samples > 1
+                     : size.documents > 1 || size.tokens > DATASET_SPAN * DATASET_WHOLE_SPANS;
     return rc;
 }
 

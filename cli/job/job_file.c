@@ -381,20 +381,33 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
                      "bad", bad);
 }
 
-/* "192 images in 3 classes" */
-static void say_size(FILE *out, const struct job_file *job, const struct dataset_report *report)
+/* "192 images in 3 classes (10 held out)" */
+static void say_size(FILE *out, const struct job_file *job, const struct dataset_report *r)
 {
-    if (job_is_text(&job->spec))
-        fprintf(out, "%llu document%s, %llu piece%s, %llu tokens (%llu held out)",
-                (unsigned long long)report->documents, str_plural(report->documents),
-                (unsigned long long)report->samples, str_plural(report->samples),
-                (unsigned long long)report->tokens, (unsigned long long)report->holdout_tokens);
+    const bool text = job_is_text(&job->spec), documents = r->holdout_documents > 0;
+    if (!text)
+        fprintf(out, "%llu image%s in %zu class%s", (unsigned long long)r->samples,
+                str_plural(r->samples), r->classes, r->classes == 1 ? "" : "es");
     else
-        fprintf(out, "%llu image%s in %zu class%s", (unsigned long long)report->samples,
-                str_plural(report->samples), report->classes, report->classes == 1 ? "" : "es");
+        fprintf(out, "%llu document%s, %llu piece%s, %llu tokens", (unsigned long long)r->documents,
+                str_plural(r->documents), (unsigned long long)r->samples, str_plural(r->samples),
+                (unsigned long long)r->tokens);
+    if (r->holdout_samples == 0)
+        return;
+    if (!text)
+        fprintf(out, " (%llu held out)", (unsigned long long)r->holdout_samples);
+    else if (documents)
+        fprintf(out, " (held out: %llu document%s, %llu piece%s, %llu tokens)",
+                (unsigned long long)r->holdout_documents, str_plural(r->holdout_documents),
+                (unsigned long long)r->holdout_samples, str_plural(r->holdout_samples),
+                (unsigned long long)r->holdout_tokens);
+    else /* spans of long ones */
+        fprintf(out, " (held out: %llu piece%s, %llu tokens)",
+                (unsigned long long)r->holdout_samples, str_plural(r->holdout_samples),
+                (unsigned long long)r->holdout_tokens);
 }
 
-void job_file_say_left(const struct job_file *job)
+static void say_left(const struct job_file *job)
 {
     const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
     if (left)
@@ -403,7 +416,7 @@ void job_file_say_left(const struct job_file *job)
 
 static void say_bad(const struct job_file *job, const struct dataset_report *report)
 {
-    job_file_say_left(job);
+    say_left(job);
     if (report->uncaptioned)
         fprintf(stderr, "without a caption: %llu image%s; the first is %s\n",
                 (unsigned long long)report->uncaptioned, str_plural(report->uncaptioned),
@@ -502,7 +515,7 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
     if (rc == 0)
         rc = check_report(job, ret, err);
     if (rc < 0 && !up->failed && !cli_interrupted)
-        job_file_say_left(job);        /* the user may miss them */
+        say_left(job);                 /* the user may miss them */
     (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
     mem_free(dir);
     return rc < 0 ? blame(up, rc, err) : 0;

@@ -51,9 +51,6 @@ struct job_file_size {
     uint64_t bytes;     /* of the shards */
 };
 
-/* Says on stderr what lies among the data and is left out, if anything. */
-void job_file_say_left(const struct job_file *job);
-
 /* Reads all the data as job_file_submit would, keeps nothing, and says on `out` how much
  * there is (without an end of line; nothing where the data are not read here).  Once for a
  * job file, and instead of submitting it.  -ERR_CONFIG when the data are no good.  With

@@ -90,14 +90,42 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
     return 0;
 }
 
+/* The last part of a path, with '-' for what a name cannot have; "": too little is left. */
+static void near_name(const char *s, char out[JOB_NAME_MAX + 1])
+{
+    const char *slash = strrchr(s, '/');
+    size_t n = 0;
+    for (s = slash && slash[1] ? slash + 1 : s; *s && n < JOB_NAME_MAX; s++) {
+        const char one[] = {*s, '\0'};
+        if ((unsigned char)*s >= 0x80) { /* without its letters it is another name */
+            n = 0;
+            break;
+        }
+        const bool fits = *s == '.' || str_is_name(one, 1);
+        if (fits ? n > 0 || *s != '.' : n > 0 && out[n - 1] != '-')
+            out[n++] = fits ? *s : '-';
+    }
+    while (n > 0 && out[n - 1] == '-')
+        n--;
+    out[n] = '\0';
+}
+
+char *job_name_rule(const char *name, char out[JOB_NAME_RULE_MAX])
+{
+    char near[JOB_NAME_MAX + 1];
+    near_name(name, near);
+    (void)snprintf(out, JOB_NAME_RULE_MAX,
+                   "expected 1 to %d of A-Z a-z 0-9 . _ -, starting with a letter or digit%s%s%s",
+                   JOB_NAME_MAX, *near ? "; did you mean '" : "", near, *near ? "'?" : "");
+    return out;
+}
+
 static int check_name(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
-    if (str_is_name(s->name, 64))
+    char rule[JOB_NAME_RULE_MAX];
+    if (str_is_name(s->name, JOB_NAME_MAX))
         return 0;
-    return conf_error(doc, "name", err,
-                      "is '%.80s', expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a "
-                      "letter or digit",
-                      s->name);
+    return conf_error(doc, "name", err, "is '%.80s', %s", s->name, job_name_rule(s->name, rule));
 }
 
 static int check_data(const struct yaml_doc *doc, struct job_spec *s, struct err *err)

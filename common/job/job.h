@@ -11,6 +11,7 @@
 #include "common/job/conf.h"
 
 #define JOB_SPEC_MAX 32768 /* bytes of YAML; also the limit on the wire */
+#define JOB_NAME_MAX 64
 #define JOB_PRIORITY_MIN (-100)
 #define JOB_PRIORITY_MAX 100
 #define JOB_SHARE_MIN 0.01
@@ -393,6 +394,11 @@ const char *job_features_name(int features);
 const char *job_strategy_name(int strategy);
 int job_strategy_parse(const char *name, int *ret);
 int job_sampler_parse(const char *name, int *ret);
+
+/* What the name of a job may be, for an error about one that is not: "expected 1 to 64 of ..; did
+ * you mean 'flowers'?"  Returns out. */
+#define JOB_NAME_RULE_MAX 192
+char *job_name_rule(const char *name, char out[JOB_NAME_RULE_MAX]);
 
 /* A grid of samples is one picture, whose sides have at most this many pixels. */
 #define JOB_GRID_SIDE_MAX 16384

@@ -23,7 +23,7 @@ def test_check_predicts(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = dict(line.split("  ", 1) for line in done.stdout.splitlines()[1:] if line[0] != " ")
     assert "for each held-out loss and grid of samples, 2 in the job" in done.stdout
-    assert done.stdout.splitlines()[0] == f"{job}: fine; 96 images in 2 classes"
+    assert done.stdout.splitlines()[0] == f"{job}: fine; 96 images in 2 classes (9 held out)"
     assert set(lines) == {"model", "memory", "a step", "a round", "network", "the job", "disk"}, done.stdout
     assert "3 phases on 2 workers" in lines["a round"]
     assert "8 Mbit/s" in lines["network"] and "e3m0" in lines["network"]
@@ -70,7 +70,7 @@ def test_check_without_workerd_still_checks(tmp_path):
     shutil.copy(os.path.join(BIN, "skerry"), alone)
     job = write_job(tmp_path)
     done = subprocess.run([alone / "skerry", "check", job], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0 and done.stdout == f"{job}: fine; 96 images in 2 classes\n", done.stderr
+    assert done.returncode == 0 and done.stdout == f"{job}: fine; 96 images in 2 classes (9 held out)\n", done.stderr
     assert done.stderr.startswith("nothing is predicted: ") and len(done.stderr.splitlines()) == 1
     done = subprocess.run([alone / "skerry", "check", job, "--json"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and "workerd" in json.loads(done.stdout)["refused"] and not done.stderr, done.stderr
@@ -137,8 +137,10 @@ def test_new_takes_one_picture_and_says_what_it_leaves(tmp_path):
     make_dataset(tmp_path / "pics", classes=1, images=1)
     folder = next(p for p in (tmp_path / "pics").iterdir() if p.is_dir())
     (folder / "old.gif").write_bytes(b"GIF89a")
+    (folder / "torn.png").write_bytes(b"no picture")
     done = new(tmp_path, "one", "--images", "pics", "--minutes", "1", "--image-size", "16")
     assert done.returncode == 0 and done.stderr.startswith("left out: 1 .gif file;"), done.stderr
+    assert f"1 image file cannot be read and is left out; the first is {folder.name}/torn.png: not a JPEG" in done.stderr, done.stderr
     assert done.stdout.endswith(" on 2 workers on this machine; `skerry run one.yaml` starts it\n")
     assert "skerry check one.yaml --here --workers 2 " in (tmp_path / "one.yaml").read_text(encoding="utf-8")
     done = skerry("check", tmp_path / "one.yaml")
@@ -250,7 +252,8 @@ def test_new_says_what_is_wrong(tmp_path):
     for args, status, words in (
             (("a",), 2, "--images DIR, --text FILE, --captions DIR"),
             (("a", "--images", "x", "--text", "y"), 2, "expected one of"),
-            (("a/b", "--images", "x"), 2, "not a name for a job"),
+            (("a/b c", "--images", "x"), 2, "not a name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit; did you mean 'b-c'?"),
+            (("été", "--images", "x"), 2, "starting with a letter or digit\n"),
             (("a", "--captions", "x"), 2, "--encoders"),
             (("a", "--images", "x", "--encoders", "y"), 2, "--encoders is for --captions"),
             (("a", "--images", "nowhere"), 4, "--images: there is no dataset at nowhere")):
