@@ -31,7 +31,7 @@ static int no_captions(const struct dataset *ds, struct err *err)
                    ds->name, dataset_left_beside(&ds->left, beside));
 }
 
-/* Class names must be UTF-8, because they travel as JSON. */
+/* Class names must be UTF-8, because they travel as JSON, and lines in terminals and files. */
 static int check_classes(const struct dataset *ds, struct err *err)
 {
     for (size_t i = 0; i < ds->classes.n; i++) {
@@ -40,6 +40,12 @@ static int check_classes(const struct dataset *ds, struct err *err)
             return err_set(err, -ERR_FORMAT,
                            "%s: the name of class %zu, '%.200s', is not UTF-8; rename the class",
                            ds->name, i, name);
+        for (const char *p = name; *p; p++)
+            if (str_control(p) > 0)
+                return err_set(err, -ERR_FORMAT,
+                               "%s: the name of class %zu, '%.200s', has a line break or another "
+                               "control character; rename the class",
+                               ds->name, i, name);
     }
     return 0;
 }

@@ -118,11 +118,15 @@ def test_text_file_named_jpg_is_named_and_skipped(tmp_path):
 
 def test_a_bad_image_is_told_though_its_name_is_not_utf8(tmp_path):
     job = write_job(tmp_path)
-    with open(os.fsencode(tmp_path) + b"/data/disc/caf\xe9.png", "wb") as f:
-        f.write(b"no picture")
+    for name in (b"caf\xe9.png", b"red\n\x1b[31m.png"):
+        with open(os.fsencode(tmp_path) + b"/data/disc/" + name, "wb") as f:
+            f.write(b"no picture")
     with running(tmp_path / "c") as swarm:
-        bad = swarm.job(swarm.submit(job))["bad_samples"]
-    assert bad == {"count": 1, "items": [{"key": "disc/caf?.png", "reason": "not a JPEG, PNG or WebP image"}]}
+        number = swarm.submit(job)
+        bad, told = swarm.job(number)["bad_samples"], swarm.skerry("status", number).stdout
+    why = "not a JPEG, PNG or WebP image"
+    assert sorted(item["key"] for item in bad["items"]) == ["disc/caf?.png", "disc/red ?[31m.png"] and bad["count"] == 2
+    assert "the first is disc/" in told and why in told and "\x1b" not in told and "red\n" not in told, told
 
 
 def test_broken_images_above_the_limit_fail_the_job_with_the_reason(tmp_path):

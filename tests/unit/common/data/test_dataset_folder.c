@@ -169,7 +169,8 @@ static void too_many_classes(void **state)
 static void refuses_folders(void **state)
 {
     char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
-         *holes = in(dir, "holes"), *text = in(dir, "text"), *latin = in(dir, "latin");
+         *holes = in(dir, "holes"), *text = in(dir, "text"), *latin = in(dir, "latin"),
+         *lines = in(dir, "lines");
     struct dataset *ds;
     FAILS(images_open("/nonexistent/data", &ds, err), "there is no dataset at /nonexistent/data");
     OK(file_mkdirs(empty, 0755, err));
@@ -184,6 +185,9 @@ static void refuses_folders(void **state)
     FAILS(images_open(holes, &ds, err), "holes/void has no images");
     put(dir, "latin/caf\xe9/a.png", png, sizeof(png));
     FAILS(images_open(latin, &ds, err), "'caf\xe9', is not UTF-8; rename the class");
+    put(dir, "lines/two\nlines/a.png", png, sizeof(png));
+    FAILS(images_open(lines, &ds, err), "lines', has a line break or another control character; "
+                                        "rename the class");
     put(dir, "text/good/a.png", png, sizeof(png));
     put(dir, "text/bad/a.jpg", "text", 4);
     struct got got;
@@ -198,6 +202,7 @@ static void refuses_folders(void **state)
     mem_free(holes);
     mem_free(text);
     mem_free(latin);
+    mem_free(lines);
     scratch_free(dir);
 }
 
