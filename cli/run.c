@@ -262,6 +262,7 @@ static int check_out(const struct job_file *job, const char *path, const char *o
         {"data.holdout_path", s->data.holdout_path}, {"data.tokenizer", s->data.tokenizer},
         {"encoders.path", s->encoders.path},         {"encoders.vae", s->encoders.vae},
         {"encoders.text", s->encoders.text},         {"encoders.tokenizer", s->encoders.tokenizer},
+        {"trainer.files", s->trainer.files},
     };
     int rc = check_apart(job, out, err);
     for (size_t i = 0; i < sizeof reads / sizeof *reads && rc == 0; i++) {
@@ -356,6 +357,13 @@ static void say_earlier(const struct run *run, const char *out)
     }
     if (n > 0)
         fprintf(stderr, " in %s\n", out);
+    char *unsaved = file_join(out, ".swarm-unsaved"); /* a later run would not tell of it */
+    if (file_exists(unsaved))
+        fprintf(stderr,
+                "skerry: what an earlier run trained and did not save is in %s until you remove "
+                "it\n",
+                unsaved);
+    mem_free(unsaved);
 }
 
 /* Is it there, and surely not of an earlier run? */
@@ -474,7 +482,8 @@ const struct command command_run = {
              "and model-router/ if a router mixes them.  Cleans up after itself, also "
              "on Ctrl-C and on errors; what was trained by then is in DIR/unfinished, "
              "and what cannot be saved stays in DIR/.swarm, which the next run moves "
-             "to DIR/.swarm-unsaved.  The logs stay in DIR/logs, and what is there of "
+             "to DIR/.swarm-unsaved, where it is until you remove it.  The logs stay in DIR/logs, "
+             "and what is there of "
              "an earlier run stays until it is replaced.",
     .flags =
         (const struct args_flag[]){

@@ -232,6 +232,7 @@ def test_its_own_death_takes_the_swarm_along(tmp_path):
     assert (tmp_path / "out" / ".swarm-unsaved" / "coordinator").exists()
     run.send_signal(signal.SIGINT)
     assert run.wait(20) == 130
+    assert f"did not save is in {tmp_path}/out/.swarm-unsaved until you remove it\n" in open(tmp_path / "err").read()
 
 
 def test_a_killed_worker_is_replaced_and_the_job_ends(tmp_path):

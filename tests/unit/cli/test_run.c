@@ -22,6 +22,11 @@
 #define REST                                                                                       \
     "model: {type: llama, dim: 32, depth: 1, heads: 2, context: 16}\n"                             \
     "train: {batch: 2, lr: 1e-3}\nouter: {rounds: 1, steps: 1}\n"
+#define TRAINER                                                                                    \
+    "name: a\ndata: {kind: texts, path: texts, holdout: 0}\nmodel: {type: external, context: "     \
+    "16}\n"                                                                                        \
+    "trainer: {command: ./t, files: program}\ntrain: {batch: 2}\n"                                 \
+    "recipe: {name: diloco}\nouter: {rounds: 1, steps: 1}\n"
 #define ONE "name: a\ndata: {path: texts, holdout: 0}\n" REST "recipe: {name: diloco}\n"
 
 static char dir[64], said[4096];
@@ -108,6 +113,9 @@ static void what_is_refused_starts_nothing(void **state)
     expect(HELD, "out", -ERR_USAGE,
            "/out/unfinished/held.txt, and the results of this run would replace it: give");
     expect(HELD, "out/unfinished", CLI_FAILED, "coordinatord ended at its start");
+    put("program/t", "#!/bin/sh\n");
+    expect(TRAINER, "program", -ERR_USAGE, "program is the folder of trainer.files: give another");
+    assert_false(is_there("program/logs"));
     put("out/model/diffusion_pytorch_model.safetensors", "");
     expect(ONE, "out", CLI_FAILED, "is of another kind of model");
     assert_false(is_there("out/logs"));
