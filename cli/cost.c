@@ -120,6 +120,23 @@ const struct command command_cost = {
 
 static int priority;
 static double share, budget;
+
+/* Says what becomes of a job that has cost its new budget already. */
+static int say_spent(struct cli *cli, uint64_t id, double bound, struct err *err)
+{
+    json_t *job = NULL;
+    char spent[STR_HUMAN_MAX];
+    const int rc = cli_call(cli, "GET", NULL, &job, err, "/v1/jobs/%" PRIu64, id);
+    const json_t *cost = json_object_get(job, "cost");
+    const double so_far = cli_num(cost, "work", 0) + cli_num(cost, "waiting", 0);
+    if (rc == 0 && so_far >= bound)
+        printf("its workers have cost %s already: tasks that run are finished, and no others are "
+               "given out until the budget is raised\n",
+               show_dollars(so_far, spent));
+    json_decref(job);
+    return rc;
+}
+
 static bool has_priority, has_share, has_budget;
 
 static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
@@ -148,6 +165,8 @@ static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
                cli_int(answer, "priority", 0), real(answer, "share"),
                cli_has(answer, "budget") ? "a budget of " : "no budget",
                cli_has(answer, "budget") ? show_dollars(real(answer, "budget"), text) : "");
+    if (rc == 0 && !cli->json && has_budget && budget > 0)
+        rc = say_spent(cli, id, budget, err);
     json_decref(answer);
     return rc;
 }
@@ -157,7 +176,9 @@ const struct command command_adjust = {
     .what = "change a job's priority, share of the workers or budget",
     .usage = "JOB [--priority N] [--share X] [--budget DOLLARS]",
     .about = "Changes a job's priority, share of the workers or budget, from the "
-             "next task on.",
+             "next task on.  Its rounds stay as they are, since the learning rate goes by "
+             "them: to train on, export its model and submit a job whose model.warm_start is "
+             "that folder.",
     .flags =
         (const struct args_flag[]){
             {"priority", 0, ARGS_INT, &priority, "N",

@@ -54,7 +54,10 @@ def test_a_spent_budget_waits_for_more(swarm):
     job = swarm.submit(rounds=4, steps=200)
     wait_until(lambda: cost(swarm, job)["work"] > 0, 60, "the job to cost something")
     swarm.kill("a", signal.SIGSTOP)  # it costs as much, and does not end the job meanwhile
-    assert swarm.skerry("adjust", job, "--budget", "0.01").stdout == f"job {job} has priority 0, share 1 and a budget of $0.01 now\n"
+    assert len(swarm.skerry("adjust", job, "--budget", "1000").stdout.splitlines()) == 1
+    said = swarm.skerry("adjust", job, "--budget", "0.01").stdout.splitlines()
+    assert said[0] == f"job {job} has priority 0, share 1 and a budget of $0.01 now"
+    assert re.fullmatch(r"its workers have cost \$[0-9.]+ already: tasks that run are finished, and no others are given out until the budget is raised", said[1])
     stalled = wait_until(lambda: swarm.job(job)["stalled"], 60, "the budget to be spent")
     assert "budget is spent" in stalled
     wait_until(lambda: any("budget is spent" in w["why"] for w in swarm.get("/v1/status").json()["waiting_for"]), 20, "the status to say so")
