@@ -55,7 +55,11 @@ class Error(RuntimeError):
 
 def _load() -> ctypes.CDLL:
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libskerry.so")
-    return ctypes.CDLL(beside if os.path.exists(beside) else "libskerry.so.2")
+    try:
+        return ctypes.CDLL(beside if os.path.exists(beside) else "libskerry.so.2")
+    except OSError as why:
+        raise ImportError(f"skerry needs libskerry.so.2, which cannot be loaded ({why}): build it with `make libskerry` and install it, "
+                          "or install the wheel of `make python`, which has it inside") from None
 
 
 class _Live(ctypes.c_void_p):

@@ -169,6 +169,14 @@ def test_what_a_script_forgets_is_said(loop, said):
     assert done.returncode == 1 and said in done.stderr, (done.returncode, done.stderr)
 
 
+def test_the_package_says_that_its_library_is_missing(tmp_path):
+    shutil.copytree(f"{HERE}/../../python/skerry", tmp_path / "skerry", ignore=shutil.ignore_patterns("*.so*"))
+    (tmp_path / "skerry" / "libskerry.so").write_text("no library")  # one may be installed here
+    done = subprocess.run([sys.executable, "-c", "import skerry"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "skerry needs libskerry.so.2" in said and "`make python`" in said, done.stderr
+
+
 def test_numpy_trainer(tmp_path):
     """The Python package without PyTorch: it trains, evaluates and writes; one worker has two replicas in turn.  It has no state
     that could travel, which is said."""
