@@ -14,7 +14,8 @@
 #include "common/data/tokenizer.h"
 
 #define CONFIG_MAX (1u << 20)
-#define FREQUENCIES 256 /* width of a dit's time embedding */
+#define LABELS "y_embedder.embedding_table.weight" /* of a DiT */
+#define FREQUENCIES 256                            /* width of a dit's time embedding */
 
 /* The folder with config.json. */
 static char *folder_of(const char *dir, const struct job_spec *spec)
@@ -166,6 +167,18 @@ static void warn_of_classes(const char *dir, const json_t *config,
     }
 }
 
+/* Makes the error about another number of classes name the tensor, and say what to do. */
+static int say_labels(const json_t *config, uint64_t classes, struct err *err)
+{
+    const struct err why = *err;
+    if (classes == 0 || (uint64_t)cli_int(config, "num_classes", 0) == classes)
+        return why.code;
+    return err_set(err, why.code,
+                   "%s; %s has a row for each class and a last one for none: train on the same "
+                   "classes, or give the table other rows (docs/job.md, Training on)",
+                   why.msg, LABELS);
+}
+
 static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
                      const struct model_folder_facts *facts, struct err *err)
 {
@@ -187,6 +200,8 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
         rc = check_upscaler(dir, config, spec, err);
     if (rc == 0)
         rc = config_numbers_check(dir, config, wanted, n, err);
+    if (rc < 0)
+        rc = say_labels(config, classes, err);
     if (rc == 0)
         warn_of_classes(dir, config, facts);
     return rc;
@@ -439,8 +454,7 @@ static void expect_patches(struct tensors *t, const struct job_model *m, const c
 static void expect_chain(struct tensors *t, const struct job_model *m,
                          const struct model_folder_facts *facts)
 {
-    static const char labels[] = "y_embedder.embedding_table.weight";
-    const struct st_tensor *table = find(t, labels);
+    const struct st_tensor *table = find(t, LABELS);
     const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
     const int64_t rows = facts->classes ? (int64_t)facts->classes + 1
                          : table        ? (int64_t)table->shape[0] /* not known yet */
@@ -450,7 +464,7 @@ static void expect_chain(struct tensors *t, const struct job_model *m,
     expect(t, "x_embedder.proj.bias", 1, (int64_t[4]){C});
     expect_linear(t, "t_embedder.mlp.", "0", true, C, FREQUENCIES);
     expect_linear(t, "t_embedder.mlp.", "2", true, C, C);
-    expect(t, labels, 2, (int64_t[4]){rows, C});
+    expect(t, LABELS, 2, (int64_t[4]){rows, C});
     for (int b = 0; b < m->depth; b++) {
         char prefix[32];
         (void)snprintf(prefix, sizeof prefix, "blocks.%d.", b);

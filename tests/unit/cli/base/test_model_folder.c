@@ -457,7 +457,8 @@ static void other_sizes_are_named(void **state)
     }
     struct err err = {0};
     assert_int_equal(check(f->dit, sound_dit, 5, &err), -ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "num_classes 3, but the job's number of classes is 5"));
+    assert_non_null(strstr(err.msg, "num_classes 3, but the job's number of classes is 5; "
+                                    "y_embedder.embedding_table.weight has a row for each class"));
     assert_int_equal(check(f->dit, sound_pixart, 5, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "is of a 'DiT'; the job's model needs a PixArt"));
     assert_int_equal(check(f->dit, sound_llama, 0, &err), -ERR_CONFIG);
