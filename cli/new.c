@@ -214,21 +214,13 @@ static void find_prompts(const struct job_file *file, struct new_job *job)
     mem_free(dir);
 }
 
-/* Finds the amount of data, and what cannot be read; reads all of them. */
+/* Finds the amount of data, and whether they can be read; reads all texts. */
 static int look_at_data(struct job_file *file, struct new_job *job, struct err *err)
 {
     struct job_file_size size = {0};
-    char *text = NULL;
-    size_t len = 0;
-    int rc = 0;
     if (job->kind == NEW_CAPTIONS)
         find_prompts(file, job);
-    FILE *out = open_memstream(&text, &len);
-    if (!out)
-        return err_errno(err, "no memory");
-    rc = job_file_read_all(file, true, out, &size, err);
-    (void)fclose(out);
-    free(text);
+    int rc = job_file_read_some(file, &size, err);
     job->samples = size.samples;
     job->tokens = size.tokens;
     job->vocab = size.vocab;

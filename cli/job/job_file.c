@@ -14,7 +14,8 @@
 #include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
-#define GAIN_MAX 2 /* longest outer step, in lengths of the training before it */
+#define GAIN_MAX 2       /* longest outer step, in lengths of the training before it */
+#define LOOK_IMAGES 4096 /* seconds, of common sizes */
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
 char *job_file_find(const char *job_path, const char *given)
@@ -309,6 +310,7 @@ struct upload {
     bool text;
     bool failed; /* sending a shard failed, so the data are not at fault */
     bool progress;
+    uint64_t most; /* images that are read; 0: all */
     struct moving moving;
     uint64_t bytes_sent, bytes_there;
 };
@@ -503,6 +505,7 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
         .shard_samples = (uint32_t)job->spec.data.shard_samples,
         .max_bad = (uint32_t)job->spec.data.max_bad,
         .look = !up->cli,
+        .most = up->most,
         .dir = dir,
         .on_shard = take_shard,
         .on_progress = show_cut,
@@ -513,7 +516,7 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
     rc = dataset_cut(job->dataset, &how, ret, err);
     moving_clear();
     if (rc == 0)
-        rc = check_report(job, ret, err);
+        rc = up->most ? 0 : check_report(job, ret, err);
     if (rc < 0 && !up->failed && !cli_interrupted)
         say_left(job);                 /* the user may miss them */
     (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
@@ -544,18 +547,34 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
     return rc;
 }
 
-int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job_file_size *ret,
-                      struct err *err)
+/* Of all images as many were held out and bad as of those that were read. */
+static void say_some(const struct job_file *job, const struct dataset_report *report,
+                     struct job_file_size *size)
+{
+    const uint64_t all = dataset_samples(job->dataset), read = report->samples + report->bad_count;
+    if (read >= all)
+        return;
+    fprintf(stderr, "looked at %llu of %llu images; `skerry check` reads all of them\n",
+            (unsigned long long)read, (unsigned long long)all);
+    const double more = (double)all / (double)read;
+    size->samples = (uint64_t)((double)size->samples * more);
+    size->holdout = (uint64_t)((double)size->holdout * more);
+    size->bytes = (uint64_t)((double)size->bytes * more);
+}
+
+/* out: NULL: nothing is said of the size. */
+static int read_data(struct job_file *job, struct upload *up, FILE *out, struct job_file_size *ret,
+                     struct err *err)
 {
     struct dataset_report report = {0};
-    struct upload up = {.shards = json_array(),
-                        .text = job_is_text(&job->spec),
-                        .progress = progress,
-                        .moving = moving_begin("reading the data")};
+    up->shards = json_array();
+    up->text = job_is_text(&job->spec);
+    up->moving = moving_begin("reading the data");
     encoders_say_cut(&job->encoders, &job->spec);
-    int rc = job->dataset ? cut(job, &up, &report, err) : 0;
+    int rc = job->dataset ? cut(job, up, &report, err) : 0;
     if (rc == 0 && job->dataset) {
-        say_size(out, job, &report);
+        if (out)
+            say_size(out, job, &report);
         say_bad(job, &report);
     }
     *ret = (struct job_file_size){.documents = report.documents,
@@ -563,10 +582,25 @@ int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job
                                   .holdout = report.holdout_samples,
                                   .tokens = report.tokens - report.holdout_tokens,
                                   .vocab = report.vocab,
-                                  .bytes = up.bytes_there};
+                                  .bytes = up->bytes_there};
+    if (rc == 0 && job->dataset && up->most)
+        say_some(job, &report, ret);
     dataset_report_release(&report);
-    json_decref(up.shards);
+    json_decref(up->shards);
     return rc;
+}
+
+int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job_file_size *ret,
+                      struct err *err)
+{
+    struct upload up = {.progress = progress};
+    return read_data(job, &up, out, ret, err);
+}
+
+int job_file_read_some(struct job_file *job, struct job_file_size *ret, struct err *err)
+{
+    struct upload up = {.progress = true, .most = job_is_text(&job->spec) ? 0 : LOOK_IMAGES};
+    return read_data(job, &up, NULL, ret, err);
 }
 
 /* The tokenizer, as a blob. */

@@ -57,6 +57,9 @@ struct job_file_size {
  * `progress`, says on stderr how far it is. */
 int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job_file_size *ret,
                       struct err *err);
+/* The same at the beginning of much work: of many images it reads some, and says so on stderr; *ret
+ * is then an estimate. */
+int job_file_read_some(struct job_file *job, struct job_file_size *ret, struct err *err);
 
 /* Cuts, uploads and posts the job, once.  -ERR_CONFIG when the data are no good or the
  * coordinator refuses the job.  With `progress`, says on stderr how far it is. */

@@ -117,6 +117,8 @@ static void print_wire(const json_t *job, FILE *out)
 
 const char *show_dollars(double x, char out[STR_HUMAN_MAX])
 {
+    if (x > 0 && x < 0.0001)
+        return "under $0.0001";
     (void)snprintf(out, STR_HUMAN_MAX, x > 0 && x < 0.095 ? "$%.2g" : "$%.2f", x);
     return out;
 }

@@ -115,6 +115,9 @@ struct dataset_cut {
     /* The shards are only looked at: tars are shuffled in parts of 256 MiB, so that `dir` needs no
      * room for all images. */
     bool look;
+    /* Images: about how many are read; 0: all.  Of a folder they are drawn evenly, of tars they are
+     * the first ones of each; classes may then be without any. */
+    uint64_t most;
     uint32_t shard_samples; /* target; shards differ by at most a few samples */
     uint32_t max_bad;       /* most bad images or lines, and most images without caption */
     const char *dir;        /* an existing folder for the shards */

@@ -96,6 +96,8 @@ int cut_progress(struct cutter *c, uint64_t done)
 {
     if (!c->opt->on_progress)
         return 0;
+    if (c->opt->most && done > c->total)
+        done = c->total;
     int rc = c->opt->on_progress(c->opt->ctx, done, c->total);
     return rc < 0 ? err_set(c->err, rc, "cutting the dataset was stopped") : 0;
 }
@@ -316,7 +318,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
     buf_release(&m.record);
     if (rc == 0 && c->report.samples <= (c->opt->may_hold_all ? 0 : c->report.holdout_samples))
         rc = refuse_empty(c, ds);
-    if (rc == 0 && c->report.uncaptioned == c->report.samples)
+    if (rc == 0 && !c->opt->most && c->report.uncaptioned == c->report.samples)
         rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: those of all its images are blank",
                      ds->name);
     return rc;
@@ -334,7 +336,7 @@ int cut_open(struct cutter *c, const struct dataset *ds, const struct dataset_cu
     *c = (struct cutter){
         .opt = opt,
         .err = err,
-        .total = ds->samples,
+        .total = opt->most && opt->most < ds->samples ? opt->most : ds->samples,
         .holdout_below = (uint64_t)ldexp(opt->holdout, 64),
         .report.classes = ds->classes.n,
     };

@@ -20,7 +20,7 @@ struct folder {
 
     /* Only during a cut. */
     uint32_t *order;
-    size_t at;
+    size_t at, to;
     struct buf image;
     struct dataset_column column;
     struct dataset_captions captions;
@@ -273,7 +273,7 @@ static bool is_file(const char *path)
 static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *err)
 {
     struct folder *f = ds->own;
-    if (f->at == f->n)
+    if (f->at == f->to)
         return 0;
     const struct image_file *file = &f->files[f->order[f->at++]];
     char *name = file_name(ds, file), *path = file_join(ds->path, name);
@@ -316,17 +316,19 @@ static int refuse_class(const struct cutter *c, const struct dataset *ds, size_t
                    known ? ": " : "", known ? r->bad_why[i] : "");
 }
 
-/* Cuts every file once, in a global shuffle. */
+/* Cuts every file once, or as many as are asked for, in a global shuffle. */
 static int folder_cut(struct cutter *c, struct dataset *ds)
 {
     struct folder *f = ds->own;
+    const uint64_t most = c->opt->most;
     f->at = 0;
+    f->to = most && most < f->n ? (size_t)most : f->n;
     mem_free(f->order);
     f->order = cut_order(c, f->n);
     if (!f->order)
         return err_set(c->err, -ENOMEM, "out of memory while shuffling %s", ds->path);
     int rc = cut_images(c, ds, next_file, true);
-    for (size_t i = 0; rc == 0 && i < c->report.classes; i++)
+    for (size_t i = 0; rc == 0 && f->to == f->n && i < c->report.classes; i++)
         if (c->report.counts[i] == 0)
             rc = refuse_class(c, ds, i);
     return rc;

@@ -31,7 +31,8 @@ struct tars {
 
     size_t at; /* the tar being read */
     struct tar *tar;
-    bool pending; /* `next` holds the first member of the following key */
+    bool pending;         /* `next` holds the first member of the following key */
+    uint64_t taken, most; /* images of this tar; when to go to the next one, 0: at its end */
     struct gather now, next;
     char key[DATASET_KEY_MAX];
 };
@@ -203,6 +204,14 @@ static int gather_in_tar(struct dataset *ds, struct err *err)
     }
 }
 
+static void leave_tar(struct tars *t)
+{
+    tar_close(t->tar);
+    t->tar = NULL;
+    t->pending = false;
+    t->taken = 0;
+}
+
 /* The next key of all tars into `now`: 1, 0 at the end. */
 static int gather_next(struct dataset *ds, struct err *err)
 {
@@ -213,18 +222,15 @@ static int gather_next(struct dataset *ds, struct err *err)
             rc = gather_in_tar(ds, err);
         if (rc != 0)
             return rc;
-        tar_close(t->tar);
-        t->tar = NULL;
+        leave_tar(t);
     }
     return 0;
 }
 
 static void rewind_tars(struct tars *t)
 {
-    tar_close(t->tar);
-    t->tar = NULL;
+    leave_tar(t);
     t->at = 0;
-    t->pending = false;
     gather_clear(&t->now);
     gather_clear(&t->next);
 }
@@ -458,10 +464,15 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
 {
     struct tars *t = ds->own;
     int rc;
+    if (t->most && t->taken == t->most) {
+        leave_tar(t);
+        t->at++;
+    }
     while ((rc = gather_next(ds, err)) > 0 && !t->now.has_image)
         ;
     if (rc <= 0)
         return rc;
+    t->taken++;
     tar_key(ds);
     long cls = find_class(ds, &t->now);
     if (cls < 0)
@@ -481,10 +492,12 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
     return 1;
 }
 
-/* Each tar is read once more, and its images are shuffled on disk. */
+/* Each tar is read once more, or its beginning, and its images are shuffled on disk. */
 static int tars_cut(struct cutter *c, struct dataset *ds)
 {
-    rewind_tars(ds->own);
+    struct tars *t = ds->own;
+    rewind_tars(t);
+    t->most = (c->opt->most + t->names.n - 1) / t->names.n;
     return cut_images(c, ds, next_image, false);
 }
 

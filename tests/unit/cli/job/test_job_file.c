@@ -38,6 +38,7 @@ static char *write_text(const char *name, const char *text)
 {
     struct err err = {0};
     char *path = file_join(dir, name);
+    assert_int_equal(file_mkdirs_for(path, 0700, &err), 0);
     assert_int_equal(file_write_atomic(path, text, strlen(text), 0600, &err), 0);
     return path;
 }
@@ -117,6 +118,33 @@ static void too_little_text_for_a_batch_is_refused(void **state)
     assert_int_equal(job_file_read_all(&job, false, stderr, &size, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "train.batch is 50 but the text has only 1 piece of at most 17 "
                                     "tokens; lower the batch or add text"));
+    job_file_close(&job);
+}
+
+static void of_many_images_some_are_read(void **state)
+{
+    struct job_file job;
+    struct job_file_size size;
+    struct err err;
+    char name[32];
+    mem_free(write_text("images/a/0.png", "\x89PNG\r\n\x1a\n"));
+    char *first = file_join(dir, "images/a/0.png");
+    for (int i = 1; i < 5000; i++) {
+        (void)snprintf(name, sizeof name, "images/a/%d.png", i);
+        char *more = file_join(dir, name);
+        assert_int_equal(link(first, more), 0);
+        mem_free(more);
+    }
+    mem_free(first);
+    if (open_job("name: a\ndata: {path: images, image_size: 16, holdout: 0.5}\n"
+                 "model: {type: dit, dim: 32, depth: 1, heads: 2}\n"
+                 "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\n"
+                 "outer: {rounds: 1, steps: 1}\n",
+                 &job, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(job_file_read_some(&job, &size, &err), 0);
+    assert_true(size.samples > 2250 && size.samples < 2750); /* half of all, about */
+    assert_in_range(size.samples + size.holdout, 4998, 5000);
     job_file_close(&job);
 }
 
@@ -249,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_beside_the_job_file_is_read),
         cmocka_unit_test(too_little_text_for_a_batch_is_refused),
+        cmocka_unit_test(of_many_images_some_are_read),
         cmocka_unit_test(an_interrupted_reading_is_no_fault_of_the_data),
         cmocka_unit_test(an_interrupted_look_is_no_fault_of_the_data),
         cmocka_unit_test(an_interrupted_submission_starts_nothing),

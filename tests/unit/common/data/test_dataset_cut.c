@@ -155,6 +155,43 @@ static void room_to_shuffle(void **state)
     scratch_free(dir);
 }
 
+/* Of tars the first images of each are read, and what follows them is not. */
+static void some_are_enough(void **state)
+{
+    char *dir = scratch_new(), *data = in(dir, "data"), *tars = in(dir, "tars");
+    struct dataset *ds;
+    struct dataset_report r;
+    struct dataset_cut opt = {.most = 6,
+                              .holdout = 1e-9,
+                              .look = true,
+                              .shard_samples = 50,
+                              .dir = dir,
+                              .on_shard = drop};
+    fill_folder(data, "cat", 100, png);
+    fill_folder(data, "cow", 100, png);
+    fill_folder(data, "dog", 1, "text"); /* none can be read, but it is not met */
+    OK(images_open(data, &ds, err));
+    OK(dataset_cut(ds, &opt, &r, err));
+    assert_true(r.samples == 6 && r.counts[0] > 0 && r.counts[1] > 0);
+    dataset_report_release(&r);
+    dataset_close(ds);
+    OK(file_mkdirs(tars, 0755, err));
+    make_tar(dir, "tars/a.tar",
+             "1.cls=0;1.png=PNG;2.cls=0;2.png=PNG;3.cls=0;3.png=PNG;"
+             "4.cls=0;4.png=text;5.cls=0;5.png=PNG");
+    make_tar(dir, "tars/b.tar", "1.cls=1;1.png=PNG;2.cls=1;2.png=PNG");
+    OK(images_open(tars, &ds, err));
+    OK(dataset_cut(ds, &opt, &r, err));
+    assert_true(r.samples == 5 && r.counts[0] == 3 && r.counts[1] == 2);
+    dataset_report_release(&r);
+    opt.most = 0;
+    FAILS(dataset_cut(ds, &opt, &r, err), "1 image file cannot be read");
+    dataset_close(ds);
+    mem_free(data);
+    mem_free(tars);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +201,7 @@ int main(void)
         cmocka_unit_test(tells_how_far_it_is),
         cmocka_unit_test(one_of_several),
         cmocka_unit_test(room_to_shuffle),
+        cmocka_unit_test(some_are_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
