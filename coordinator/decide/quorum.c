@@ -15,7 +15,8 @@ static const char *missing_text(const struct quorum_in *in, char out[64])
     if (missing == 1)
         return in->leased ? "the missing one is being worked on"
                           : "nobody works on the missing one";
-    (void)snprintf(out, 64, "%u of the missing %u are being worked on", in->leased, missing);
+    (void)snprintf(out, 64, "%u of the missing %u %s being worked on", in->leased, missing,
+                   in->leased == 1 ? "is" : "are");
     return out;
 }
 
