@@ -297,6 +297,18 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
+/* A diloco job takes all workers there are: more paths are what other recipes do with them.  Only
+ * whole rounds can, and a trainer that shares out its own data wants a number.  Jobs on record that
+ * say nothing were taken when the default was 1. */
+static int complete_recipe(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    (void)err;
+    if (!s->taken && !conf_find(doc, "recipe.replicas") && strcmp(s->recipe.name, "diloco") == 0 &&
+        !s->outer.async && !job_streams(s) && job_has_data(s))
+        s->recipe.replicas = 0;
+    return 0;
+}
+
 /* The keys that decide on the model and its composition. */
 static const char *const shape_keys[] = {"name",
                                          "model",
@@ -320,9 +332,9 @@ static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
     bool shape; /* a saved job must pass it, too */
 } checks[] = {
-    {check_name, true},    {check_data, false},     {check_model, true},
-    {check_widths, false}, {check_training, false}, {check_partition, false},
-    {check_sample, false}, {complete_outer, false},
+    {complete_recipe, true},  {check_name, true},    {check_data, false},
+    {check_model, true},      {check_widths, false}, {check_training, false},
+    {check_partition, false}, {check_sample, false}, {complete_outer, false},
 };
 
 /* A new job; one of the coordinator's; one that an older release accepted. */
@@ -415,7 +427,9 @@ static bool keeps(const char *text, const struct job_spec *spec)
     const bool same =
         got.train.lr == spec->train.lr && got.train.schedule == spec->train.schedule &&
         got.train.warmup == spec->train.warmup && got.outer.warmup == spec->outer.warmup &&
-        got.outer.momentum == spec->outer.momentum && got.sample.guidance == spec->sample.guidance;
+        got.outer.momentum == spec->outer.momentum &&
+        got.sample.guidance == spec->sample.guidance &&
+        got.recipe.replicas == spec->recipe.replicas;
     job_release(&got);
     return same;
 }
@@ -443,14 +457,19 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
         (void)snprintf(guidance, sizeof guidance, "%g", spec->sample.guidance);
         whole = write_in(whole, "sample", "guidance", guidance);
     }
+    if (spec->recipe.replicas == 0) {
+        whole = write_in(whole, NULL, "recipe", "{replicas: auto}");
+        whole = write_in(whole, "recipe", "replicas", "auto");
+    }
     if (keeps(whole, spec)) {
         *ret = whole;
         return 0;
     }
     mem_free(whole);
     return err_set(err, -ERR_CONFIG,
-                   "train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum or "
-                   "sample.guidance, which the job file leaves out, cannot be written into it: "
+                   "train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum, "
+                   "recipe.replicas or sample.guidance, which the job file leaves out, cannot be "
+                   "written into it: "
                    "give them, or shorten it "
                    "(%zu bytes of at most %d)",
                    strlen(text), JOB_SPEC_MAX);

@@ -328,9 +328,9 @@ int job_check_scope(const char *text, size_t len, const char *file, const struct
                     struct err *err);
 
 /* The text of a job file, with the missing ones of the keys whose defaults are a release's choice
- * (train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum, sample.guidance) added
- * from spec, so that another release reads the same job.  *ret is allocated.  -ERR_CONFIG: there is
- * no room or place for them. */
+ * (train.lr, train.schedule, train.warmup, outer.warmup, outer.momentum, recipe.replicas,
+ * sample.guidance) added from spec, so that another release reads the same job.  *ret is
+ * allocated.  -ERR_CONFIG: there is no room or place for them. */
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err);
 /* The text of a job file whose outer.fragments is auto, with these values in its place and a
  * comment `why` at its end.  *ret is allocated.  -ERR_CONFIG as above. */

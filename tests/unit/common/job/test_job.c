@@ -38,8 +38,9 @@ static void fills_the_defaults(void **state)
     assert_int_equal(s.train.precision, JOB_PRECISION_AUTO);
     assert_int_equal(s.train.t, JOB_T_LOGIT_NORMAL);
     assert_string_equal(s.recipe.name, "diloco");
-    assert_int_equal(s.recipe.replicas, 1);
-    assert_true(s.outer.lr == 1 && s.outer.momentum == 0 && s.outer.quorum == 0.5);
+    assert_int_equal(s.recipe.replicas, 0); /* auto */
+    assert_true(s.outer.lr == 0.7 && s.outer.momentum == 0.8 && s.outer.quorum == 0.5);
+    assert_true(s.outer.plain_alone);
     assert_int_equal(s.outer.seconds, 0);
     assert_int_equal(s.wire.up, CODEC_E3M0);
     assert_int_equal(s.sample.count, 64);
@@ -357,8 +358,8 @@ static void plain_outer_steps_for_one_replica(void **state)
         const char *rest;
         double lr, momentum;
     } cases[] = {
-        {"outer: {rounds: 2, steps: 2}\n", 1, 0},
-        {"outer: {rounds: 2, steps: 2, momentum: 0.5}\n", 1, 0.5},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {replicas: 1}\n", 1, 0},
+        {"outer: {rounds: 2, steps: 2, momentum: 0.5}\nrecipe: {replicas: 1}\n", 1, 0.5},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco, replicas: 2}\n", 0.7, 0.8},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2}\n", 1, 0},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2, replicas: 2}\n", 0.7, 0.8},
@@ -668,6 +669,39 @@ static void momentum_fits_the_outer_steps(void **state)
     }
 }
 
+/* A diloco job in whole rounds trains on all workers; jobs on record go on as they were taken. */
+static void all_workers_train(void **state)
+{
+    static const struct {
+        const char *keys;
+        bool taken;
+        int replicas;
+    } cases[] = {
+        {"outer: {rounds: 2, steps: 2}\n", false, 0},
+        {"outer: {rounds: 2, steps: 2}\n", true, 1},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {replicas: 1}\n", false, 1},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco}\n", false, 0},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2}\n", false, 1},
+        {"outer: {rounds: 2, steps: 2, async: true}\n", false, 1},
+        {"outer: {rounds: 2, steps: 8, fragments: 2}\n", false, 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *kept, *text = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
+                                       "model: {preset: DiT-S/8}\ntrain: {batch: 8}\n%s",
+                                       cases[i].keys);
+        struct job_spec s, again;
+        OK((cases[i].taken ? job_parse_taken : job_parse)(text, strlen(text), "job", &s, err));
+        assert_int_equal(s.recipe.replicas, cases[i].replicas);
+        OK(job_keep_defaults(text, &s, &kept, err));
+        OK(job_parse_taken(kept, strlen(kept), "job", &again, err));
+        assert_int_equal(again.recipe.replicas, cases[i].replicas);
+        job_release(&again);
+        job_release(&s);
+        mem_free(kept);
+        mem_free(text);
+    }
+}
+
 /* A trainer of the user's has rates of its own. */
 static void a_trainer_keeps_its_rate(void **state)
 {
@@ -758,7 +792,8 @@ static void what_has_no_room_is_refused(void **state)
         "data: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\n"
         "train: {batch: 8}\nouter: {rounds: 2, steps: 2}\n",
         "name: a\ndata: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\n"
-        "train: {batch: 8, lr: 1e-3, schedule: decay}\nouter: {rounds: 2, steps: 2, warmup: 1}\n",
+        "train: {batch: 8, lr: 1e-3, schedule: decay}\nouter: {rounds: 2, steps: 2, warmup: 1}\n"
+        "recipe: {replicas: 1}\n",
     };
     for (size_t i = 0; i < COUNT(heads); i++) {
         struct job_spec s;
@@ -792,6 +827,7 @@ int main(void)
         cmocka_unit_test(guidance_of_captions),
         cmocka_unit_test(schedules_of_texts),
         cmocka_unit_test(momentum_fits_the_outer_steps),
+        cmocka_unit_test(all_workers_train),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(secrets_are_left_out),
         cmocka_unit_test(snapshots_are_worth_their_bytes),
