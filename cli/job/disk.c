@@ -1,5 +1,7 @@
 #include "cli/job/disk.h"
 
+#include "cli/job/predict.h"
+
 /* As the daemons have them, whose headers are not ours. */
 #define VERSIONS_KEPT 4
 #define VERSIONS_KEPT_MAX 32
@@ -55,8 +57,7 @@ static void add_up(const struct job_spec *s, const struct composition *c,
             ret->modules += of_modules(&c->networks[i], opt->parameters[i]);
     for (uint32_t p = 0; p < c->n_paths; p++) {
         const uint64_t n = opt->parameters[c->paths[p].network];
-        const uint64_t k =
-            c->elastic ? least(c->paths[p].replicas, workers_of(c, opt)) : c->paths[p].replicas;
+        const uint64_t k = predict_replicas(c, p, (uint64_t)opt->workers);
         const double apart = job_snapshot_s(s, n);
         const bool sends = apart > 0 && (opt->phase_s == 0 || opt->phase_s > apart);
         ret->paths += n;

@@ -131,13 +131,20 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
 
 /* ---- arithmetic ---- */
 
+uint32_t predict_replicas(const struct composition *c, uint32_t path, uint64_t workers)
+{
+    const uint32_t most = c->paths[path].replicas;
+    const uint64_t each = workers / c->n_paths > 0 ? workers / c->n_paths : 1;
+    return c->elastic && workers > 0 && each < most ? (uint32_t)each : most;
+}
+
 /* Gives phases in order to the worker that is free first; returns the end of the last one. */
 static double makespan(const struct job_spec *s, const struct composition *c,
                        const struct measured *at, int workers)
 {
     double *busy = mem_alloc_array((size_t)workers, sizeof *busy), last = 0;
     for (uint32_t p = 0; p < c->n_paths; p++)
-        for (uint32_t r = 0; r < c->paths[p].replicas; r++) {
+        for (uint32_t r = 0; r < predict_replicas(c, p, (uint64_t)workers); r++) {
             const double step_s = at->networks[c->paths[p].network].step_s;
             int least = 0;
             for (int i = 1; i < workers; i++)
@@ -208,14 +215,15 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
         const uint64_t down = codec_bytes((enum codec)spec->wire.down, n->parameters);
         const double steps =
             spec->outer.steps ? spec->outer.steps : spec->outer.seconds / n->step_s;
-        p.phases += (int)path->replicas;
+        const uint32_t replicas = predict_replicas(c, i, (uint64_t)opt->workers);
+        p.phases += (int)replicas;
         if (up > p.up_bytes)
             snapshots(spec, n, opt, &p);
         p.up_bytes = up > p.up_bytes ? up : p.up_bytes;
         p.down_bytes = down > p.down_bytes ? down : p.down_bytes;
-        through += (double)path->replicas * (double)(up + down);
+        through += replicas * (double)(up + down);
         if (path->network == 0)
-            p.seen += (uint64_t)(path->replicas * path->batch * steps * spec->outer.rounds);
+            p.seen += (uint64_t)(replicas * path->batch * steps * spec->outer.rounds);
     }
     p.train_s = makespan(spec, c, at, opt->workers);
     const struct fragments_round r = {

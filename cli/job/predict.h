@@ -70,6 +70,9 @@ struct predict_way {
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
                     const struct predict_way *way, struct measured *ret, struct err *err);
 
+/* The phases of a path in a round on so many workers (0: as many as it may have). */
+uint32_t predict_replicas(const struct composition *c, uint32_t path, uint64_t workers);
+
 /* Pure.  Every network of the composition has a step_s. */
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,
              const struct predict_options *opt, struct prediction *ret);

@@ -235,6 +235,21 @@ static void seconds_bound_a_phase_whatever_the_steps_take(void **state)
     assert_int_equal(p.seen, 3 * 8 * 120);
 }
 
+/* Where the job takes as many as there are, that is what they are. */
+static void all_workers_have_a_phase(void **state)
+{
+    const struct measured at = machine(0.5, 0);
+    for (int workers = 1; workers < 100; workers = 4 * workers + 1) {
+        const int phases = workers < 32 ? workers : 32;
+        struct prediction p;
+        predicted(BASE "outer: {rounds: 3, steps: 10}\n", &at,
+                  &(struct predict_options){.workers = workers}, &p);
+        assert_int_equal(p.phases, phases);
+        assert_int_equal(p.seen, 3 * 8 * 10 * phases);
+        assert_float_equal(p.train_s, 5, 1e-9);
+    }
+}
+
 static void what_is_drawn_and_judged_counts(void **state)
 {
     const struct measured at = machine(2.4, 0); /* a forward of a sample: 0.1 s */
@@ -283,6 +298,7 @@ int main(void)
         cmocka_unit_test(auto_takes_them_where_quality_holds),
         cmocka_unit_test(what_a_delay_does_not_hide_is_waited_for),
         cmocka_unit_test(seconds_bound_a_phase_whatever_the_steps_take),
+        cmocka_unit_test(all_workers_have_a_phase),
         cmocka_unit_test(what_is_drawn_and_judged_counts),
         cmocka_unit_test(no_more_is_judged_than_is_held_out),
         cmocka_unit_test(a_router_is_one_more_phase_of_its_own_length),

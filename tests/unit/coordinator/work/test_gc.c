@@ -52,12 +52,12 @@ static const struct column {
     {"grid", "INSERT INTO grids VALUES(21, 1, 1, 4, 2, ?1, ?2, 0, 0, NULL)", STAYS},
     {"picture",
      "INSERT INTO tasks SELECT 21, 1, 5, 3, 1, 0, 0, 0, 1, 0, 0, '', 0, NULL, draw, NULL, ?1, ?2,"
-     " 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, NULL, NULL, 0 FROM tasks"
+     " 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, NULL, NULL, 0, 0 FROM tasks"
      " WHERE id=2",
      STAYS},
     {"velocity",
      "INSERT INTO tasks SELECT 22, 1, 11, 3, 1, 0, 0, 0, 1, 0, 0, '', 0, NULL, draw, NULL, ?1, ?2,"
-     " 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 21, NULL, 0, NULL, 0, NULL, NULL, 0 FROM tasks"
+     " 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 21, NULL, 0, NULL, 0, NULL, NULL, 0, 0 FROM tasks"
      " WHERE id=2",
      STAYS},
     {"input", "UPDATE tasks SET input=?1, input_size=?2 WHERE id=22", STAYS},
