@@ -297,15 +297,19 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
-/* A diloco job takes all workers there are: more paths are what other recipes do with them.  Only
- * whole rounds can, and a trainer that shares out its own data wants a number.  Jobs on record that
- * say nothing were taken when the default was 1. */
+/* A job of one path takes all workers there are: more paths are what other recipes do with them.
+ * Only whole rounds can, and a trainer that shares out its own data wants a number.  Jobs on record
+ * that say nothing were taken when the default was 1. */
 static int complete_recipe(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
+    struct composition c;
     (void)err;
-    if (!s->taken && !conf_find(doc, "recipe.replicas") && strcmp(s->recipe.name, "diloco") == 0 &&
-        !s->outer.async && !job_streams(s) && job_has_data(s))
+    if (s->taken || conf_find(doc, "recipe.replicas") || s->outer.async || job_streams(s) ||
+        !job_has_data(s) || recipe_compose(s, &c, NULL) < 0)
+        return 0;
+    if (c.n_paths == 1)
         s->recipe.replicas = 0;
+    composition_release(&c);
     return 0;
 }
 

@@ -306,10 +306,12 @@ static const struct conf_key train_keys[] = {
 static const struct conf_key recipe_keys[] = {
     CONF(struct job_recipe, name, STR, .def = "diloco",
          .doc = "how the swarm trains: diloco, ddm, dipaco or distill (docs/paths.md)"),
-    CONF(struct job_recipe, replicas, INT, .def = "1", .zero = "auto", .min = 1, .max = 256,
-         .doc = "copies of each path that train at the same time. auto: in each round as many "
-                "as there are workers for, at most 32 over all paths. If unset, auto for diloco, "
-                "unless the job has outer.async, fragments, delay or mix, or data.kind none"),
+    CONF(
+        struct job_recipe, replicas, INT, .def = "1", .zero = "auto", .min = 1, .max = 256,
+        .doc =
+            "copies of each path that train at the same time. auto: in each round as many "
+            "as there are workers for, at most 32 over all paths. If unset, auto for a job of "
+            "one path, unless the job has outer.async, fragments, delay or mix, or data.kind none"),
     CONF(struct job_recipe, experts, INT, .def = "8", .min = 1, .max = 256,
          .doc = "ddm: number of experts, one per partition of the data"),
     CONF(struct job_recipe, levels, INTS, .min = 1, .max = 256,

@@ -669,7 +669,8 @@ static void momentum_fits_the_outer_steps(void **state)
     }
 }
 
-/* A diloco job in whole rounds trains on all workers; jobs on record go on as they were taken. */
+/* A job of one path in whole rounds trains on all workers; jobs on record go on as they were taken.
+ */
 static void all_workers_train(void **state)
 {
     static const struct {
@@ -681,6 +682,7 @@ static void all_workers_train(void **state)
         {"outer: {rounds: 2, steps: 2}\n", true, 1},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {replicas: 1}\n", false, 1},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco}\n", false, 0},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: distill, teacher: 1}\n", false, 0},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2}\n", false, 1},
         {"outer: {rounds: 2, steps: 2, async: true}\n", false, 1},
         {"outer: {rounds: 2, steps: 8, fragments: 2}\n", false, 1},
