@@ -65,7 +65,7 @@ static void print_all(const json_t *status)
         table_print(&t, stdout);
     table_release(&t);
     if (cli_num(blobs, "request_dollars", 0) > 0)
-        printf("requests to the store since the coordinator's start: %s\n",
+        printf("requests to the store: %s\n",
                show_dollars(cli_num(blobs, "request_dollars", 0), text));
 }
 

@@ -23,6 +23,7 @@
 #include "coordinator/state/core.h"
 #include "coordinator/http/http_api.h"
 #include "coordinator/http/http_session.h"
+#include "coordinator/work/cost.h"
 #include "coordinator/work/gc.h"
 #include "coordinator/work/gone.h"
 #include "coordinator/work/member.h"
@@ -77,6 +78,8 @@ static void on_tick(void *arg)
         (void)core_disk_full(co);
     if (anything_to_do(co))
         core_touch(co);
+    if (core_now(co) - co->spent_ms >= CORE_SPENT_IDLE_MS)
+        core_gather(co);
 }
 
 static void on_retry(void *arg)
@@ -148,11 +151,12 @@ static void on_full(void *arg, uint64_t holder)
     t->progress_ms = core_now(co);
 }
 
-static void on_served(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from)
+static void on_served(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
+                      enum blob_sender from)
 {
     struct coordinator *co = arg;
     co->bytes_here.data_down += from == BLOB_BY_US ? size : 0;
-    metrics_served(co, id, size, from == BLOB_BY_NEIGHBOUR);
+    metrics_served(co, access_worker_of(&co->state, holder), id, size, from == BLOB_BY_NEIGHBOUR);
 }
 
 /* Of a module's delta that is sent while it is made. */
@@ -162,8 +166,10 @@ static void on_sent(void *arg, uint64_t module_id, uint64_t bytes)
     struct job *j = NULL;
     const struct module_rec *m = state_module(&co->state, module_id, &j);
     co->bytes_here.data_down += bytes;
-    if (m != NULL)
+    if (m != NULL) {
         metrics_delta(co, j, m, bytes);
+        cost_egress(co, j, bytes);
+    }
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -488,7 +494,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     co->opt = *o;
     co->turn = turn;
     co->store_ok = true;
-    co->started_ms = co->checked_ms = loop_now_ms(loop);
+    co->started_ms = co->checked_ms = co->spent_ms = loop_now_ms(loop);
     co->started_unix_ms = (int64_t)clock_wall_ms();
     core_init(co);
     state_init(&co->state);
@@ -546,8 +552,10 @@ void coordinator_close(struct coordinator *co)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
                       "the coordinator stops");
     poll_stop(co);
-    if (co->api != NULL) /* else opening failed: a half-read state must not be saved */
+    if (co->api != NULL) { /* else opening failed: a half-read state must not be saved */
+        turn_spent(co);
         persist_points(co->store, &co->state);
+    }
     if (co->store != NULL && store_commit(co->store, &err) < 0)
         log_error("store", "%s; changes that were not acknowledged are lost", err.msg);
     drop_replies(co);

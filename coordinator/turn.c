@@ -18,6 +18,8 @@
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
+#include "coordinator/view/view.h"
+#include "coordinator/work/cost.h"
 #include "coordinator/work/gc.h"
 #include "coordinator/work/metrics.h"
 #include "coordinator/state/poll.h"
@@ -158,12 +160,25 @@ static void queue_points(struct coordinator *co)
     persist_points(co->store, &co->state);
 }
 
+void turn_spent(struct coordinator *co)
+{
+    co->spent_ms = core_now(co);
+    const uint64_t n = co->opt.request_price > 0 ? view_store_requests(co) : 0;
+    if (n == 0 || n == co->requests_charged)
+        return;
+    cost_requests(co, n);
+    persist_spent(co->store, &co->state);
+}
+
 static void commit(struct coordinator *co)
 {
     if (co->ship != NULL && co->n_garbage > 0)
         co->state.counters.seen = 0; /* a row: only whose log it still is deletes from the store */
     persist_changes(co->store, &co->state);
     queue_points(co);
+    if (core_now(co) - co->spent_ms >=
+        (store_queued(co->store) > 0 ? CORE_SPENT_MS : CORE_SPENT_IDLE_MS))
+        turn_spent(co);
     folds_hand(co);
     gc_hand(co);
     const bool rows = store_hand(co->store);

@@ -182,7 +182,7 @@ static json_t *status_blobs(const struct view_status *s)
     put(o, "waiting_bytes", count(h->waiting_bytes));
     put(o, "cache_bytes", count(h->cache_bytes));
     put(o, "cache_max_bytes", count(h->cache_max_bytes));
-    put(o, "requests", count(h->requests));
+    put(o, "requests", count(s->requests));
     put(o, "repeats", count(h->repeats));
     put(o, "bytes", up_down(h->bytes_out, h->bytes_in));
     put(o, "request_dollars", http_json_real(s->request_dollars));

@@ -163,8 +163,9 @@ static void whole(struct writer *w, const struct view_status *s)
     single(w, "store_queue", "gauge", "Changes that wait for a commit.", (double)s->store_queue);
 }
 
-static void object_store(struct writer *w, const struct blob_health *h)
+static void object_store(struct writer *w, const struct view_status *s)
 {
+    const struct blob_health *h = &s->blobs;
     single(w, "blob_store_failing", "gauge", "Whether the object store refused us last.",
            h->failing_since_unix_ms != 0);
     single(w, "blob_store_waiting_blobs", "gauge", "Blobs that the object store has yet to take.",
@@ -173,7 +174,7 @@ static void object_store(struct writer *w, const struct blob_health *h)
     single(w, "blob_store_cache_bytes", "gauge", "Bytes of blobs on the disk before the store.",
            (double)h->cache_bytes);
     single(w, "blob_store_requests_total", "counter", "Requests to the object store.",
-           (double)h->requests);
+           (double)s->requests);
     single(w, "blob_store_repeats_total", "counter", "Of them tries after the first.",
            (double)h->repeats);
     single(w, "blob_store_sent_bytes_total", "counter", "Bytes sent to the object store.",
@@ -583,7 +584,7 @@ int http_metrics_write(struct coordinator *co, const struct blobstore *store,
     view_status(co, &s);
     whole(&w, &s);
     if (s.far)
-        object_store(&w, &s.blobs);
+        object_store(&w, &s);
     http_and_blobs(&w, store, http);
     jobs(&w);
     if (w.rc == 0)

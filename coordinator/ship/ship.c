@@ -508,6 +508,11 @@ int ship_watch(struct ship *s, struct store *store, struct err *err)
 
 /* ---- the whole ---- */
 
+uint64_t ship_requests(struct ship *s)
+{
+    return s3_health(s->entries).requests + s3_health(s->bulk).requests;
+}
+
 static int open_clients(struct ship *s, const struct coordinator_options *o, struct err *err)
 {
     const struct s3_options usual = {0};

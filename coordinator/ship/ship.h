@@ -54,6 +54,8 @@ const struct store_away *ship_away(const struct ship *s);
 void ship_end(struct ship *s);
 /* The loop is alive.  From the first call on, each further sign of life needs another call. */
 void ship_turns(struct ship *s);
+/* Requests to the store so far.  Any thread. */
+uint64_t ship_requests(struct ship *s);
 /* Whether the log is lost.  ret_why: why; if it is not, the store's last error for an entry that it
  * does not take ("": it takes them).  Any thread. */
 bool ship_is_lost(struct ship *s, char ret_why[512]);

@@ -34,11 +34,13 @@ struct ship;
 
 #define TEXT_SKIP 32 /* tokens by which a text is routed: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
-#define CORE_SLOW_MS 1000      /* a commit that takes longer is reported as slow */
-#define CORE_TICK_MS 250       /* between checks of the leases */
-#define CORE_GATHER_MS 20      /* changes by heartbeats within this time share a commit */
-#define CORE_POINTS_MS 3000    /* and points of curves, if it is shipped */
-#define CORE_REPLIES_MAX 65536 /* replies that wait for a commit */
+#define CORE_SLOW_MS 1000         /* a commit that takes longer is reported as slow */
+#define CORE_TICK_MS 250          /* between checks of the leases */
+#define CORE_GATHER_MS 20         /* changes by heartbeats within this time share a commit */
+#define CORE_POINTS_MS 3000       /* and points of curves, if it is shipped */
+#define CORE_SPENT_MS 1000        /* what requests cost joins a commit, at most so often */
+#define CORE_SPENT_IDLE_MS 600000 /* and makes one if there is none */
+#define CORE_REPLIES_MAX 65536    /* replies that wait for a commit */
 #define TWINS_MAX 64
 /* Grace after our restart, or after we did not listen: workers redial within 10 s. */
 #define CORE_REDIAL_MS 15000
@@ -112,12 +114,14 @@ struct coordinator {
     unsigned n_replies;      /* about CORE_REPLIES_MAX at most */
     void (*turn)(void *arg); /* the turn that core_touch() schedules: coordinator/turn.c */
     bool turn_scheduled, closing;
-    bool writing;         /* a commit is under way: write_err and the rows are the writer's */
-    bool owed;            /* a turn was due meanwhile */
-    uint64_t writing_ms;  /* when it began */
-    struct err write_err; /* why it failed */
-    bool touched;         /* jobs must advance: the next turn is more than a commit */
-    uint64_t points_ms;   /* since when points of curves wait for a commit; 0: none do */
+    bool writing;              /* a commit is under way: write_err and the rows are the writer's */
+    bool owed;                 /* a turn was due meanwhile */
+    uint64_t writing_ms;       /* when it began */
+    struct err write_err;      /* why it failed */
+    bool touched;              /* jobs must advance: the next turn is more than a commit */
+    uint64_t requests_charged; /* requests to the store since the start: work/cost.h */
+    uint64_t spent_ms;         /* when their cost was last saved */
+    uint64_t points_ms;        /* since when points of curves wait for a commit; 0: none do */
     bool store_ok;
     bool disk_full;        /* an upload failed for lack of space: no work until a tick finds room */
     char store_error[512]; /* why no commit succeeds */

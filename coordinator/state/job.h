@@ -200,10 +200,11 @@ struct job_times {
     unsigned found_of;
 };
 
-/* The cost of its workers' time in dollars, up to the ends of leases (work/cost.h). */
+/* What it has cost in dollars, at the prices of the time (work/cost.h). */
 struct job_cost {
-    double work;    /* under leases */
+    double work;    /* its workers' time under leases, up to the ends of leases */
     double waiting; /* between them */
+    double egress;  /* downloads of its workers, but those from neighbours */
 };
 
 struct job {
@@ -282,7 +283,6 @@ struct job {
     bool numbers_refused; /* (m) there were more, and that was logged */
     bool rows_refused;    /* (m) the same of rows */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t bytes_near;    /* of bytes down: sent by neighbours of the worker that asked */
     uint64_t steps_done;    /* inner steps of all accepted phases */
     uint64_t steps_skipped; /* of those, steps without an update */
     uint64_t phases_done;   /* accepted phases */

@@ -192,9 +192,13 @@ static const char schema_16[] = "ALTER TABLE paths ADD COLUMN sum TEXT;"
 static const char schema_17[] = "ALTER TABLE jobs ADD COLUMN steps_skipped INTEGER;"
                                 "ALTER TABLE tasks ADD COLUMN skipped INTEGER;";
 
-static const char *const migrations[] = {
-    schema_1,  schema_2,  schema_3,  schema_4,  schema_5,  schema_6,  schema_7,  schema_8, schema_9,
-    schema_10, schema_11, schema_12, schema_13, schema_14, schema_15, schema_16, schema_17};
+/* Dollars, and no longer the bytes that neighbours sent, which cost nothing. */
+static const char schema_18[] = "ALTER TABLE jobs ADD COLUMN cost_egress REAL;";
+
+static const char *const migrations[] = {schema_1,  schema_2,  schema_3,  schema_4,  schema_5,
+                                         schema_6,  schema_7,  schema_8,  schema_9,  schema_10,
+                                         schema_11, schema_12, schema_13, schema_14, schema_15,
+                                         schema_16, schema_17, schema_18};
 
 enum statement {
     PUT_COUNTER,
@@ -262,7 +266,7 @@ static const char *const statements[STATEMENTS] = {
         " trained_ms=?25, partitioner_before=?26, partitioner_before_size=?27, token=?28,"
         " priority=?29, share=?30, budget=?31, cost_work=?32, cost_waiting=?33, samples_done=?34,"
         " paused=?35, metric_n=?36, metric_points=?37, loss=?38, bytes_up=?39, bytes_down=?40,"
-        " shard_bytes_down=?41, bytes_near=?42, input=?43, numbers=?44,"
+        " shard_bytes_down=?41, cost_egress=?42, input=?43, numbers=?44,"
         " steps_skipped=?45 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -354,6 +358,11 @@ static void put_counters(struct store *s, struct state *st)
     st->counters.seen = sum;
     for (int i = 0; i < n; i++)
         store_put(s, PUT_COUNTER, "ti", all[i].name, I(all[i].value));
+}
+
+void persist_spent(struct store *s, const struct state *st)
+{
+    store_put(s, PUT_COUNTER, "ti", PERSIST_SPENT, I(st->request_dollars / PERSIST_SPENT_UNIT));
 }
 
 static void put_token(struct store *s, struct token_rec *t)
@@ -606,7 +615,7 @@ static void put_job(struct store *s, struct job *j)
         j->row.seen = 0;
     j->metrics_new = false;
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiidiiiibibibibibiibiiiddddii|iidiiiitti", I(j->id),
+        s, &j->row.seen, PUT_JOB, "iitiiiiiidiiiibibibibibiibiiiddddii|iidiiidtti", I(j->id),
         I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms),
         I(j->bad_count), I(j->steps_done), I(j->phases_done), (double)j->eval_loss,
         I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer),
@@ -615,7 +624,7 @@ static void put_job(struct store *s, struct job *j)
         B(&j->partitioner_before), I(j->token_id), I(j->quota.priority), j->quota.share,
         j->quota.budget, j->cost.work, j->cost.waiting, I(j->samples_done), I(j->paused),
         I(j->metric_n), I(j->metric_points), (double)j->loss, I(j->bytes_up), I(j->bytes_down),
-        I(j->shard_bytes_down), I(j->bytes_near), input, names, I(j->steps_skipped));
+        I(j->shard_bytes_down), j->cost.egress, input, names, I(j->steps_skipped));
 }
 
 static void put_all_of_job(struct store *s, struct job *j)

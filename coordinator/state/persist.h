@@ -17,11 +17,18 @@
 #define METRIC_POINTS_MAX 20000
 #define METRIC_ROUNDS_MAX 4096 /* and a quarter more between two thinnings */
 
+/* state.request_dollars as a counter, a whole number. */
+#define PERSIST_SPENT "request_picodollars"
+#define PERSIST_SPENT_UNIT 1e-12
+
 extern const struct store_schema persist_schema;
 
 /* Queues the rows of all records changed since the last call (mark.h); called before every commit.
  * s NULL: queues nothing, since the store has them all. */
 void persist_changes(struct store *s, struct state *st);
+
+/* Queues request_dollars, which grows too often for each change to be a row. */
+void persist_spent(struct store *s, const struct state *st);
 
 /* Queues a record of the metrics, but a point of a curve only at the next persist_points(). */
 void save_metric(struct store *s, struct job *j, const struct metric_rec *m);

@@ -67,6 +67,8 @@ static int load_counter(struct state *st, sqlite3_stmt *q, struct err *err)
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (strcmp(store_text(q, 0), all[i].name) == 0)
             *all[i].value = u64(q, 1);
+    if (strcmp(store_text(q, 0), PERSIST_SPENT) == 0)
+        st->request_dollars = (double)u64(q, 1) * PERSIST_SPENT_UNIT;
     return 0;
 }
 
@@ -266,8 +268,8 @@ static int load_quota(struct job *j, sqlite3_stmt *q, struct err *err)
     j->cost.waiting = sqlite3_column_double(q, 41);
     j->samples_done = u64(q, 42);
     j->paused = sqlite3_column_int(q, 43) != 0; /* NULL: an older release wrote it */
-    j->bytes_near = u64(q, 44);
     j->steps_skipped = u64(q, 45);
+    j->cost.egress = sqlite3_column_double(q, 46); /* the same */
     if (sqlite3_column_type(q, 38) == SQLITE_NULL)
         return 0;
     j->quota.priority = sqlite3_column_int(q, 37);

@@ -49,6 +49,7 @@ struct state {
     /* Saved with the rows. */
     uint64_t next_worker, next_job, next_task, next_module, next_token;
     uint64_t bytes_gone[4]; /* as worker.bytes, of all forgotten workers together */
+    double request_dollars; /* what requests to the store have cost: cost_requests() */
     /* (m) Changes for persist_changes(). */
     struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone, tokens_gone;
     uint64_t gone_commit; /* the commit with the newest removals */

@@ -63,8 +63,13 @@ struct view_status {
     unsigned parked;                  /* long polls of idle workers */
     bool far;                         /* blobs are in an object store: */
     struct blob_health blobs;
-    double request_dollars; /* cost of requests to it since the start */
+    uint64_t requests;      /* to it since our start: view_store_requests() */
+    double request_dollars; /* what requests have cost, also before our start */
 };
+
+/* Requests to the store since our start: ours for blobs and for the state, and those of workers,
+ * which we know by the URLs that they were given.  0: there is none. */
+uint64_t view_store_requests(const struct coordinator *co);
 
 /* Fills ret. */
 void view_status(struct coordinator *co, struct view_status *ret);

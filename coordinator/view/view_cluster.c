@@ -71,6 +71,22 @@ static void count_jobs(struct coordinator *co, struct view_status *v)
     }
 }
 
+/* Those that `h` has, of the state's log, and of workers. */
+static uint64_t all_requests(const struct coordinator *co, const struct blob_health *h)
+{
+    return h->requests + (co->ship ? ship_requests(co->ship) : 0) +
+           (co->watch ? ship_requests(co->watch) : 0) + blob_http_counters(co->blob_http).sent_away;
+}
+
+uint64_t view_store_requests(const struct coordinator *co)
+{
+    struct blob_health h;
+    if (co->blobs->ops->health == NULL)
+        return 0;
+    co->blobs->ops->health(co->blobs, &h);
+    return all_requests(co, &h);
+}
+
 void view_status(struct coordinator *co, struct view_status *ret)
 {
     struct rpc_counters rpc = rpc_server_counters(co->rpc);
@@ -95,9 +111,11 @@ void view_status(struct coordinator *co, struct view_status *ret)
     if (ret->ships)
         (void)ship_is_lost(co->ship, ret->ship_error);
     ret->far = co->blobs->ops->health != NULL;
-    if (ret->far)
+    if (ret->far) {
         co->blobs->ops->health(co->blobs, &ret->blobs);
-    ret->request_dollars = (double)ret->blobs.requests / 1e6 * co->opt.request_price;
+        ret->requests = all_requests(co, &ret->blobs);
+    }
+    ret->request_dollars = cost_of_requests(co, ret->requests);
     ret->store_queue = store_queued(co->store);
     ret->store_queue_max = STORE_QUEUE_ROWS_MAX;
     ret->outer_queue = outer_pending(co->outer);

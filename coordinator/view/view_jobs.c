@@ -174,13 +174,6 @@ static void fill_dataset(const struct job *j, struct view_job *v)
     }
 }
 
-/* The cost of its downloads: those that left us or our store. */
-static double egress(const struct coordinator *co, const struct job *j)
-{
-    return (double)(j->bytes_down + j->shard_bytes_down - j->bytes_near) / 1e9 *
-           co->opt.egress_price;
-}
-
 static void fill_job(struct coordinator *co, const struct job *j, struct view_job *v)
 {
     int64_t wall = (int64_t)clock_wall_ms();
@@ -216,7 +209,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->bad_samples = j->bad_count;
     v->max_bad = (uint32_t)j->spec.data.max_bad;
     v->dollars = j->cost.work + j->cost.waiting;
-    v->egress = egress(co, j);
+    v->egress = j->cost.egress;
     wire_figures(j, v);
     fill_dataset(j, v);
     fill_grid(co, j, v);
@@ -247,7 +240,7 @@ int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret
     if (rc < 0)
         return rc;
     const int64_t eta = eta_ms(co, j, rounds_done(j));
-    *ret = (struct view_cost){.egress = egress(co, j), .quota = &j->quota};
+    *ret = (struct view_cost){.egress = j->cost.egress, .quota = &j->quota};
     cost_of(co, j, &ret->time);
     ret->total = ret->time.work + ret->time.waiting + ret->egress;
     ret->per_million = j->samples_done ? ret->total / (double)j->samples_done * 1e6 : (double)NAN;

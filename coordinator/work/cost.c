@@ -101,6 +101,29 @@ void cost_join(struct coordinator *co, struct worker *w, bool again, double pric
     w->price = price > 0 && price <= COST_PRICE_MAX ? price : 0;
 }
 
+struct job *cost_payer(const struct coordinator *co, const struct worker *w)
+{
+    struct job *j = works_for(co, w);
+    return j != NULL ? j : state_job(&co->state, w->served);
+}
+
+void cost_egress(const struct coordinator *co, struct job *j, uint64_t bytes)
+{
+    j->cost.egress += (double)bytes / 1e9 * co->opt.egress_price;
+}
+
+double cost_of_requests(const struct coordinator *co, uint64_t n)
+{
+    return co->state.request_dollars +
+           (double)(n - co->requests_charged) / 1e6 * co->opt.request_price;
+}
+
+void cost_requests(struct coordinator *co, uint64_t n)
+{
+    co->state.request_dollars = cost_of_requests(co, n);
+    co->requests_charged = n;
+}
+
 void cost_settle(struct coordinator *co, const struct job *j)
 {
     for (size_t i = 0; i < co->state.n_workers; i++)

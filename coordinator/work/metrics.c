@@ -1,5 +1,6 @@
 #include "coordinator/work/metrics.h"
 
+#include "coordinator/work/cost.h"
 #include "coordinator/work/query.h"
 
 #include "common/base/clock.h"
@@ -316,15 +317,24 @@ static bool served_shard(struct job *j, const struct blob_id *id, uint64_t bytes
     return false;
 }
 
-void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes, bool near)
+static bool is_counted(struct coordinator *co, struct job *j, const struct blob_id *id,
+                       uint64_t bytes)
 {
-    for (size_t i = co->state.n_jobs; i-- > 0;) {
+    return !job_is_ended(j) && (served_module(co, j, id, bytes) || served_shard(j, id, bytes));
+}
+
+void metrics_served(struct coordinator *co, const struct worker *w, const struct blob_id *id,
+                    uint64_t bytes, bool near)
+{
+    struct job *payer = w != NULL ? cost_payer(co, w) : NULL;
+    bool counted = payer != NULL && is_counted(co, payer, id, bytes);
+    for (size_t i = co->state.n_jobs; !counted && i-- > 0;) {
         struct job *j = co->state.jobs[i];
-        if (job_is_ended(j) || !(served_module(co, j, id, bytes) || served_shard(j, id, bytes)))
-            continue;
-        j->bytes_near += near ? bytes : 0;
-        return;
+        counted = is_counted(co, j, id, bytes);
+        payer = counted ? j : payer;
     }
+    if (payer != NULL && !near)
+        cost_egress(co, payer, bytes);
 }
 
 /* Is it a contribution to the module from another path than the first that crosses it? */

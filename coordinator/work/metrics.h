@@ -31,8 +31,12 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
 /* A delta to the module is being sent. */
 void metrics_delta(struct coordinator *co, struct job *j, const struct module_rec *m,
                    uint64_t bytes);
-/* A blob of ours was served; near: by a neighbour of the worker that asked. */
-void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes, bool near);
+/* A blob of ours was served to a worker (NULL: to another client); near: by its neighbour.  What no
+ * job's figures count, such as a contribution to one that folds, is still the worker's job's
+ * egress.
+ */
+void metrics_served(struct coordinator *co, const struct worker *w, const struct blob_id *id,
+                    uint64_t bytes, bool near);
 /* A snapshot was taken: its bytes count for the job, not for a round. */
 void metrics_saved(struct job *j, const struct snapshot *s);
 /* A contribution was uploaded. */

@@ -257,6 +257,32 @@ def test_workers_fold(tmp_path, store, recipe):
         store.relay.sums = None
 
 
+def test_what_was_spent_stays(tmp_path, store):
+    """Dollars are kept at the price of their time: a coordinator that starts with other prices, or none, shows what was spent before."""
+    prices = ("--egress-price", "90", "--request-price", "400")
+    spent = lambda: (swarm.job(job)["cost"]["egress"], health(swarm)["request_dollars"], health(swarm)["requests"])  # noqa: E731
+    with running(tmp_path, store, "spent", *prices) as swarm:
+        swarm.worker("a")
+        job = swarm.submit(rounds=3, steps=2, replicas=1)
+        swarm.wait_job(job, "done")
+        swarm.kill("a", signal.SIGTERM)
+        all_sent(swarm)
+        egress, dollars, n = spent()
+        assert egress > 0 and abs(dollars - n * 400e-6) < 1e-9, "one price so far"
+        swarm.kill("coordinatord", signal.SIGTERM)
+        made = len(store.relay.seen)
+        swarm.coordinator(*store.flags("spent"), "--egress-price", "1", "--request-price", "4000", env=KEY)
+        second = spent()
+        assert second[0] == egress
+        assert abs(second[1] - made * 400e-6 - second[2] * 4000e-6) < 1e-9, (second, made)
+        swarm.kill("coordinatord", signal.SIGTERM)
+        asked = len(store.relay.seen) - made
+        swarm.coordinator(*store.flags("spent"), env=KEY)
+        third = spent()
+        assert third[0] == egress and abs(third[1] - made * 400e-6 - asked * 4000e-6) < 1e-9, (third, made, asked)
+        assert swarm.skerry("cost").stdout.count("$") == 2, swarm.skerry("cost").stdout
+
+
 def test_an_audit_brings_what_it_looks_at(tmp_path, store):
     """An audit fetches the files from which workers made a version, which were never here; the coordinator runs meanwhile."""
     with running(tmp_path, store, "audited") as swarm:

@@ -159,7 +159,7 @@ static int serve(struct blob_http *b, struct http_request *r, const struct blob_
     if (strcmp(http_request_method(r), "HEAD") != 0) {
         b->counters.bytes_out += size;
         if (b->o.on_served)
-            b->o.on_served(b->o.arg, id, size, BLOB_BY_US);
+            b->o.on_served(b->o.arg, id, size, http_request_holder(r), BLOB_BY_US);
     }
     http_reply_header(r, "Cache-Control", "private, max-age=31536000, immutable");
     http_reply_file(r, fd, size, "application/octet-stream", hex);
@@ -251,7 +251,7 @@ static bool send_near(struct blob_http *b, struct http_request *r, const struct 
     const bool again = asks && strcmp(asks, BLOB_NEAR_AGAIN) == 0; /* borrowed until the answer */
     http_reply_empty(r, 307);
     if (b->o.on_served && !again)
-        b->o.on_served(b->o.arg, id, size, BLOB_BY_NEIGHBOUR);
+        b->o.on_served(b->o.arg, id, size, holder, BLOB_BY_NEIGHBOUR);
     return true;
 }
 
@@ -260,9 +260,10 @@ static int get_away(struct blob_http *b, struct http_request *r, const struct bl
     uint64_t size = 0;
     if (!blobstore_has(b->o.store, id, &size))
         return -ERR_NOTFOUND;
+    const uint64_t holder = http_request_holder(r); /* the answer ends the request */
     const int rc = send_away(b, r, id, false, 0);
     if (rc == 0 && b->o.on_served)
-        b->o.on_served(b->o.arg, id, size, BLOB_BY_STORE);
+        b->o.on_served(b->o.arg, id, size, holder, BLOB_BY_STORE);
     return rc;
 }
 

@@ -76,9 +76,10 @@ struct blob_http_options {
     /* Called when a PUT of this ticket's holder is answered 503 or 507, after which it tries again
      * (may be NULL). */
     void (*on_full)(void *arg, uint64_t holder);
-    /* Called when the answer to a GET begins; size: of the whole blob, also for ranges.  May be
-     * NULL. */
-    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from);
+    /* Called when the answer to a GET begins; size: of the whole blob, also for ranges; holder: who
+     * asked.  May be NULL. */
+    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
+                      enum blob_sender from);
     /* The neighbour to which a ticket's holder is redirected for a blob that is here; false: none.
      * asks: the holder's `Skerry-Near`; NULL: it is sent the blob, and may serve it from now on.
      * May be NULL. */

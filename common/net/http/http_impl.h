@@ -67,7 +67,7 @@ struct http_request {
     } params[HTTP_PARAMS_MAX];
     unsigned param_count;
     unsigned role;
-    uint64_t holder; /* of the role */
+    uint64_t holder; /* of the role, or of the ticket */
     bool by_cookie;  /* the role is a session's */
     struct buf body;
     void *sink;

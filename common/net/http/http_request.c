@@ -258,6 +258,7 @@ static unsigned connections_of(const struct http_server *s, uint64_t holder)
 
 int http_request_trust(struct http_request *r, uint64_t holder, struct err *err)
 {
+    r->holder = holder;
     if (!r->conn)
         return 0;
     const unsigned most = (r->server->o.max_connections + HOLDER_SHARE - 1) / HOLDER_SHARE;

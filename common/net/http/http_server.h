@@ -126,12 +126,12 @@ const char *http_request_header(const struct http_request *r, const char *name);
 const char *http_request_cookie(const struct http_request *r); /* ours; NULL: absent */
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
-uint64_t http_request_holder(const struct http_request *r); /* of the role; 0: none */
+uint64_t http_request_holder(const struct http_request *r); /* of the role or ticket; 0: none */
 void *http_request_sink(const struct http_request *r);      /* of an upload, NULL else */
 
-/* The request was allowed by other means than a token (a ticket): its connection is the holder's,
- * no longer a stranger, and does not make room for others.  -EAGAIN: the holder has as many as one
- * may have, and the connection stays what it was. */
+/* The request was allowed by other means than a token (a ticket): it and its connection are the
+ * holder's, which is no longer a stranger, and does not make room for others.  -EAGAIN: the holder
+ * has as many as one may have, and the connection stays what it was. */
 int http_request_trust(struct http_request *r, uint64_t holder, struct err *err);
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.

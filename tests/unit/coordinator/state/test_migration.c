@@ -75,6 +75,18 @@ static void check_verdict(const struct worker *w)
     assert_true(w->verdicts[0].accepted);
 }
 
+static void spend(struct store *s, struct state *st, struct job *j)
+{
+    j->cost.egress = 77.5;
+    st->request_dollars = 1234.5;
+    persist_spent(s, st);
+}
+
+static bool is_spent(const struct state *st)
+{
+    return state_job(st, 1)->cost.egress == 77.5 && fabs(st->request_dollars - 1234.5) < 1e-9;
+}
+
 static void test_first_release(void **state)
 {
     struct store *s = NULL;
@@ -112,7 +124,7 @@ static void test_first_release(void **state)
     struct job *mine = state_job(&st, 1);
     mine->phases_done += 5;
     mine->paused = true;
-    mine->bytes_near = 77;
+    spend(s, &st, mine);
     const uint64_t phases = mine->phases_done;
     for (size_t i = 0; i < mine->n_shards; i++)
         (void)job_edit_shard(mine, i);
@@ -131,7 +143,7 @@ static void test_first_release(void **state)
         fail_msg("%s", err.msg);
     assert_true(state_job(&st, 1)->shards[1].holdout);
     assert_int_equal(state_job(&st, 1)->phases_done, phases);
-    assert_true(state_job(&st, 1)->paused && state_job(&st, 1)->bytes_near == 77);
+    assert_true(state_job(&st, 1)->paused && is_spent(&st));
     assert_true(state_task(&st, 8)->failures >= 3);
     assert_true(state_task(&st, 5)->train.contributions[0].refused);
     assert_int_equal(state_task(&st, 5)->train.contributions[0].samples, 8);

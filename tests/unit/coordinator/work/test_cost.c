@@ -309,6 +309,30 @@ static void not_back(void **state)
     near(j->cost.waiting, 0);
 }
 
+/* Downloads and requests cost what they cost when they were made. */
+static void at_the_price_of_the_time(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add_job(co);
+    cost_egress(co, j, 1000000000);
+    near(j->cost.egress, 0);
+    co->opt.egress_price = 2;
+    cost_egress(co, j, 1500000000);
+    near(j->cost.egress, 3);
+    co->opt.egress_price = 0;
+    cost_egress(co, j, 1000000000);
+    near(j->cost.egress, 3);
+    co->opt.request_price = 5;
+    near(cost_of_requests(co, 2000000), 10);
+    cost_requests(co, 2000000);
+    near(cost_of_requests(co, 2000000), 10); /* once */
+    near(cost_of_requests(co, 3000000), 15);
+    cost_requests(co, 3000000);
+    co->opt.request_price = 0; /* as after a start */
+    co->requests_charged = 0;
+    near(cost_of_requests(co, 9000000), 15);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +342,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(paused, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(of_a_token, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(at_the_price_of_the_time, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(not_back, bare_begin, bare_end),
     };

@@ -307,7 +307,7 @@ static struct blob_ref named(uint8_t name)
 static void serve(struct rig *r, uint8_t name, uint64_t bytes)
 {
     struct blob_id id = {.sha256 = {name}};
-    metrics_served(r->co, &id, bytes, false);
+    metrics_served(r->co, NULL, &id, bytes, false);
 }
 
 static void test_served(void **state)
@@ -317,6 +317,7 @@ static void test_served(void **state)
     struct version_rec v = {.full = named(1), .delta = named(2), .ema = named(3)};
     module_add_version(job_edit_module(j, &j->modules[0]), &v);
     job_edit_shard(j, 0)->blob = named(4);
+    r->co->opt.egress_price = 1e9;
     serve(r, 1, 100);
     assert_int_equal(j->peak_bytes, 0); /* whole ones go to workers that join */
     serve(r, 2, 10);
@@ -326,16 +327,40 @@ static void test_served(void **state)
     assert_int_equal(j->bytes_down, 1110);
     assert_int_equal(j->paths[0].bytes_down, 110);
     assert_int_equal(j->shard_bytes_down, 5);
-    metrics_served(r->co, &(struct blob_id){.sha256 = {4}}, 70, true);
+    metrics_served(r->co, NULL, &(struct blob_id){.sha256 = {4}}, 70, true);
     assert_int_equal(j->shard_bytes_down, 75);
     struct view_cost cost;
-    r->co->opt.egress_price = 1e9;
     assert_int_equal(view_job_cost(r->co, j->id, &cost, NULL), 0);
     assert_true(cost.egress > 1114.9 &&
                 cost.egress < 1115.1); /* what neighbours sent costs nothing */
     j->state = JOB_CANCELLED;
     serve(r, 1, 100);
     assert_int_equal(j->bytes_down, 1110);
+    j->state = JOB_PENDING;
+}
+
+/* A worker's job pays for all that it gets, whichever figures count it, and for a shard that an
+ * earlier job has, too. */
+static void test_payer(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml), *other = put(r, yaml);
+    struct worker *w = state_add_worker(&r->co->state, 0);
+    const struct blob_id contribution = {.sha256 = {9}}, shard = {.sha256 = {4}};
+    job_edit_shard(j, 0)->blob = job_edit_shard(other, 0)->blob = named(4);
+    r->co->opt.egress_price = 1e9;
+    metrics_served(r->co, w, &contribution, 7, false); /* no job has caused it */
+    w->served = j->id;
+    metrics_served(r->co, w, &contribution, 100, false);
+    metrics_served(r->co, w, &contribution, 1000, true);
+    assert_true(j->cost.egress == 100 && j->bytes_down + j->shard_bytes_down == 0);
+    metrics_served(r->co, w, &shard, 20, false);
+    assert_true(j->cost.egress == 120 && j->shard_bytes_down == 20);
+    assert_true(other->cost.egress == 0 && other->shard_bytes_down == 0);
+    j->state = JOB_CANCELLED; /* what it cost, it cost; a shard is what the other needs */
+    metrics_served(r->co, w, &contribution, 3, false);
+    metrics_served(r->co, w, &shard, 5, false);
+    assert_true(j->cost.egress == 123 && other->cost.egress == 5);
     j->state = JOB_PENDING;
 }
 
@@ -472,11 +497,11 @@ static void test_points_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points_wait),    LIVE(test_points),      LIVE(test_numbers),
-        LIVE(test_late_numbers),   LIVE(test_router),      LIVE(test_rounds),
-        LIVE(test_steps),          LIVE(test_served),      LIVE(test_served_to_several),
-        LIVE(test_uploaded),       LIVE(test_totals),      LIVE(test_told_again),
-        LIVE(test_numbers_of_two), LIVE(test_rows_of_two),
+        LIVE(test_points_wait),  LIVE(test_points),         LIVE(test_numbers),
+        LIVE(test_late_numbers), LIVE(test_router),         LIVE(test_rounds),
+        LIVE(test_steps),        LIVE(test_served),         LIVE(test_served_to_several),
+        LIVE(test_payer),        LIVE(test_uploaded),       LIVE(test_totals),
+        LIVE(test_told_again),   LIVE(test_numbers_of_two), LIVE(test_rows_of_two),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -151,7 +151,7 @@ static inline void on_full(void *arg, uint64_t holder)
     ((struct world *)arg)->full += holder == TICKET_HOLDER;
 }
 
-static inline void on_served(void *arg, const struct blob_id *id, uint64_t size,
+static inline void on_served(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
                              enum blob_sender from)
 {
     ((struct world *)arg)->served++;
