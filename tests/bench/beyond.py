@@ -4,6 +4,7 @@
 
 The store is OpenStack Swift in one process (tests/integration/object_store.py), behind a relay in this one; daemons are real."""
 import argparse
+import datetime
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ BEYOND, YOUNG = 8, 2  # workers; rounds that make files and learn what steps tak
 SIZES = {"7.4 M": dict(dim=256, depth=6), "1.3 M": dict(dim=128, depth=4)}  # parameters
 FAULTY = dict(dim=64, depth=2, batch=8, images=4000, replicas=4, rounds=12, steps=100)  # a round is some seconds
 ONE_S = 280
+PAID = 3
 SITE, SCALES, SCALE_ROUNDS = 4, (4, 16, 64), 20
 
 
@@ -205,14 +207,23 @@ def store_faults_state(fig, common, folder):
     faults(fig, common, folder, "store_faults_state", "--store-state")
 
 
+def mid_commit(store, swarm, job):
+    """Waits until leases run and a commit is on its way to the store: (the newest lease, their number, samples acknowledged by then)."""
+    tasks = lambda: {int(w["task"]) for w in swarm.get("/v1/workers").json()["items"] if w["task"]}  # noqa: E731
+    until = time.monotonic() + ONE_S
+    while time.monotonic() < until:
+        leases, seen = tasks(), sum(e["done"] for e in swarm.job(job)["epochs"])
+        if leases and seen and store.relay.one_by_one.locked():
+            return max(leases), len(leases), seen
+    raise AssertionError(f"in {ONE_S} s nothing was found in flight")
+
+
 def moves(common, folder, store, old, new, job):
-    """Kills a coordinator, removes its disk and starts another one: (seconds to the next lease, samples of acknowledged phases that are lost)."""
+    """Kills a coordinator in the middle of a commit, removes its disk and starts another one: (seconds to the next lease, samples of acknowledged phases
+    that are lost, leases at the time)."""
     from relay import KEY
     url, *rest = store.flags("bench")[1:]
-    leased = lambda swarm: {int(w["task"]) for w in swarm.get("/v1/workers").json()["items"] if w["task"]}  # noqa: E731
-    newest = max(common.wait_until(lambda: leased(old), ONE_S, "leases"))
-    seen = lambda swarm: sum(e["done"] for e in swarm.job(job)["epochs"])  # noqa: E731
-    before = seen(old)
+    newest, leases, before = mid_commit(store, old, job)
     begun = time.monotonic()
     old.kill("coordinatord")
     shutil.rmtree(old.data)
@@ -220,9 +231,9 @@ def moves(common, folder, store, old, new, job):
                    stdout=subprocess.DEVNULL)
     new.ports = old.ports
     new.coordinator(*store.flags("bench"), "--store-state", env=KEY)
-    after = seen(new)
-    common.wait_until(lambda: max(leased(new), default=0) > newest, ONE_S, "a new lease")
-    return time.monotonic() - begun, max(0, before - after)
+    after = sum(e["done"] for e in new.job(job)["epochs"])
+    common.wait_until(lambda: max((int(w["task"] or 0) for w in new.get("/v1/workers").json()["items"]), default=0) > newest, ONE_S, "a new lease")
+    return time.monotonic() - begun, max(0, before - after), leases
 
 
 def failover(fig, common, folder):
@@ -237,11 +248,12 @@ def failover(fig, common, folder):
             first.worker(f"w{n}")
         job = first.submit(common.write_job(folder, batch=4, images=2000, replicas=BEYOND, steps=4, rounds=400))
         first.wait_round(job, YOUNG, ONE_S)
-        took, lost = zip(*(moves(common, folder, store, old, new, job) for old, new in zip(machines, machines[1:])))
+        took, lost, leases = zip(*(moves(common, folder, store, old, new, job) for old, new in zip(machines, machines[1:])))
         fig.add("failover_s", max(took), "s", "<=10",
                 f"from SIGKILL to the next lease, {BEYOND} workers, the disk removed, another data dir from the store at the old address; the "
                 f"longest of {len(took)}: {', '.join(f'{t:.1f}' for t in took)}")
-        fig.add("failover_lost", sum(lost), "samples", "<=0", "acknowledged before, and not known after")
+        fig.add("failover_lost", sum(lost), "samples", "<=0",
+                f"acknowledged before, and not known after; each was killed with a commit on its way to the store, and {', '.join(map(str, leases))} leases")
     finally:
         for m in machines:
             m.stop()
@@ -258,8 +270,109 @@ def split_brain(fig, common, folder):
             f"late; {takes} take-overs, {acked} commits acknowledged")
 
 
-PARTS = {"coordinator_bytes_per_round": coordinator_bytes, "failover_s": failover, "split_brain": split_brain, "store_faults": store_faults,
-         "store_faults_state": store_faults_state, "round_overhead_slow_links": over_slow_links, "rounds_scale": scale}
+def bits(fig, common, folder):
+    """Versions that workers folded against those of the coordinator, of one module and of three, one of them shared."""
+    import test_folds_at_workers as folds
+    from swarm import Swarm
+    differ, pairs, at_workers = 0, 0, 0
+    for name, recipe in (("one", folds.DILOCO), ("shared", folds.SHARED)):
+        swarm = Swarm(os.path.join(folder, name))
+        try:
+            swarm.coordinator()
+            for n in "ab":
+                swarm.worker(n)
+            swarm.joined("a", "b")
+            versions = []
+            for where in ("coordinator", "worker"):
+                job = folds.submit(swarm, where, recipe, rounds=5)
+                swarm.wait_job(job, "done", ONE_S)
+                versions.append(folds.made(swarm, job))
+            steps = len(folds.given(swarm))
+            assert steps >= 5 * len(versions[0]), f"workers made {steps} outer steps of {len(versions[0])} modules"
+            differ, pairs, at_workers = differ + sum(a != b for a, b in zip(*versions)), pairs + len(versions[0]), at_workers + steps
+        finally:
+            swarm.stop()
+    fig.add("bits", differ, "hashes", "<=0",
+            f"that differ, of {pairs} modules' versions after five rounds: folded at the coordinator, and by {at_workers} outer steps on workers")
+
+
+def slurm_preempt(fig, common, folder):
+    """Steps that are lost where a real scheduler preempts two of three workers in mid-round, told before and as it ends."""
+    import test_slurm
+    from swarm import Swarm
+    lost = []
+    for grace in (12, 0):
+        swarm = Swarm(os.path.join(folder, str(grace)))
+        try:
+            swarm.coordinator()
+            slurm = test_slurm.Slurm(swarm, grace)
+            with slurm.ending():
+                lost += test_slurm.preempt(swarm, slurm, swarm.folder)[0]
+        finally:
+            swarm.stop()
+    assert len(lost) == 4, f"{len(lost)} phases were left, expected two of three twice"
+    fig.add("slurm_preempt", sum(lost), "steps", "<=0",
+            f"made, and in no snapshot, of {len(lost)} phases whose worker was preempted in mid-round, with a grace time of 12 s and none")
+
+
+def at(log, what):
+    """The time of the first line of a log that has this pattern, in s."""
+    line = next(x for x in log.splitlines() if re.search(what, x))
+    return datetime.datetime.fromisoformat(line[:23]).timestamp()
+
+
+def price_error(fig, common, folder):
+    """The cost that is shown against what the logs of store and coordinator say, where workers fold and the state goes to the store."""
+    import relay
+    from swarm import Swarm
+    hour, gigabyte, million = 36.0, 90.0, 400.0
+    names = [f"w{i}" for i in range(PAID)]
+    swarm, store = Swarm(folder), relay.Store(os.path.join(folder, "store"), conditional=True)
+    store.relay.sums = {}
+    try:
+        swarm.coordinator(*store.flags("bench"), "--store-state", "--egress-price", str(gigabyte), "--request-price", str(million), env=relay.KEY)
+        for n in names:
+            swarm.worker(n, "--price", str(hour))
+        swarm.joined(*names)
+        job = swarm.submit(common.write_job(folder, dim=128, depth=4, batch=1, images=1000, replicas=PAID, steps=4, rounds=12))
+        done = swarm.wait_job(job, "done", ONE_S)
+
+        def same():  # the sign of life goes on
+            before, status, after = store.relay.asked, swarm.get("/v1/status").json(), store.relay.asked
+            return (status, after) if before == after else None
+        status, asked = common.wait_until(same, ONE_S, "no request meanwhile")
+        log = swarm.log("coordinatord")
+        paid = at(log, f"job {job} .* is done") - at(log, f"job {job} .* was submitted")
+        got = sum(size for by, method, code, size in list(store.relay.seen) if by == "worker" and method == "GET" and code in (200, 206))
+        cost, here = done["cost"], status["bytes_here"]["data"]["down"]
+        want = {"workers": paid * PAID * hour / 3600, "egress": (got + here) / 1e9 * gigabyte, "requests": asked / 1e6 * million}
+        shown = {"workers": cost["work"] + cost["waiting"], "egress": cost["egress"], "requests": status["blob_store"]["request_dollars"]}
+        fig.add("price_error", max(abs(shown[k] / want[k] - 1) for k in want) * 100, "%", "<=1",
+                "the worst of " + ", ".join(f"{k} {100 * (shown[k] / want[k] - 1):+.2f} %" for k in want) + f": {PAID} workers for {paid:.0f} s, "
+                f"{got / 1e6:.1f} MB from the store and {here / 1e6:.1f} from the coordinator, {asked} requests")
+    finally:
+        swarm.stop()
+        store.stop()
+
+
+PARTS = {  # function, and all figures that it adds
+    "coordinator_bytes_per_round": (coordinator_bytes, "coordinator_bytes_with_store"), "failover_s": (failover, "failover_lost"),
+    "split_brain": (split_brain,), "store_faults": (store_faults, "store_faults_charged"),
+    "store_faults_state": (store_faults_state, "store_faults_state_charged"), "round_overhead_slow_links": (over_slow_links,),
+    "rounds_scale": (scale,), "bits": (bits,), "slurm_preempt": (slurm_preempt,), "price_error": (price_error,)}
+
+
+def measure(fig, common, name):
+    """Adds the figures of a part; whatever goes wrong, those that it did not add are noted with the reason, and the next part is measured."""
+    part, *more = PARTS[name]
+    before = list(fig.rows)
+    try:
+        with tempfile.TemporaryDirectory(prefix="skerry-beyond-") as folder:
+            part(fig, common, folder)
+    except Exception as e:  # pylint: disable=broad-except
+        added = {r["name"] for r in fig.rows if r not in before}
+        for figure in (n for n in (name, *more) if n not in added):
+            fig.add(figure, None, "", "", f"not measured: {type(e).__name__}: {e}"[:600])
 
 
 def main():
@@ -271,11 +384,7 @@ def main():
     import common
     fig = Figures()
     for name in args.only or PARTS:
-        with tempfile.TemporaryDirectory(prefix="skerry-beyond-") as folder:
-            try:
-                PARTS[name](fig, common, folder)
-            except (OSError, AssertionError, RuntimeError) as e:
-                fig.add(name, None, "", "<=0", f"not measured: {e}")
+        measure(fig, common, name)
     fig.write(os.path.join(args.build, "figures", "beyond.json"), keep=bool(args.only))
     return 0 if all(r["holds"] for r in fig.rows) else 1
 

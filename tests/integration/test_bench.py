@@ -1,7 +1,9 @@
 """`make bench` and bench-card when their time is used up: they give up figures that do not end, with the reason, and end
 their processes."""
+import json
 import os
 import signal
+import subprocess
 import sys
 import types
 
@@ -11,6 +13,7 @@ from common import children_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
 import bench  # noqa: E402
+import beyond  # noqa: E402
 import card  # noqa: E402
 
 PEER = """#!{python}
@@ -85,3 +88,23 @@ def test_a_figure_of_a_card(capsys):
     said = capsys.readouterr().err
     assert "timed out" in said and "/nowhere/at-all" in said
     assert not children_of(os.getpid())
+
+
+def test_a_figure_that_fails_is_noted_and_the_others_are_measured(monkeypatch, tmp_path):
+    def ends_badly(figures, _common, _folder):
+        figures.add("first", 1, "s", "<=2")
+        subprocess.run(["false"], check=True)
+
+    def is_late(_figures, _common, _folder):
+        subprocess.run(["sleep", "60"], check=True, timeout=0.01)
+
+    monkeypatch.setattr(beyond, "PARTS", {"first": (ends_badly, "second"), "late": (is_late,), "last": (
+        lambda figures, _common, _folder: figures.add("last", 1, "s", "<=2"),)})
+    monkeypatch.setattr(sys, "argv", ["beyond.py", "--build", str(tmp_path)])
+    for name in ("SKERRY_BIN", "SKERRY_BUILD"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # set back at the end
+    assert beyond.main() == 1
+    rows = {r["name"]: r for r in json.loads((tmp_path / "figures" / "beyond.json").read_text())}
+    assert {name: r["value"] for name, r in rows.items()} == {"first": 1, "second": None, "late": None, "last": 1}
+    assert [name for name, r in rows.items() if not r["holds"]] == ["second", "late"]
+    assert "returned non-zero exit status 1" in rows["second"]["note"] and "timed out" in rows["late"]["note"]

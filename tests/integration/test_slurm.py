@@ -1,4 +1,5 @@
 """deploy/slurm on a real Slurm: a controller, a node and munge of Debian's packages, on this machine."""
+import contextlib
 import getpass
 import os
 import re
@@ -84,6 +85,15 @@ class Slurm:
     def jobs(self, state):
         return sorted(self("squeue", "-h", "-t", state, "-o", "%i").split())
 
+    @contextlib.contextmanager
+    def ending(self):
+        """Ends all jobs before the daemons end."""
+        try:
+            yield self
+        finally:
+            self("scancel", "--user", getpass.getuser(), check=False)
+            wait_until(lambda: not self("squeue", "-h", check=False).strip(), 60, "Slurm's jobs to be gone")
+
 
 def log_of(folder, element):
     return open(f"{folder}/out-{element}", encoding="utf-8").read()
@@ -97,18 +107,18 @@ def lost_beyond_snapshots(folder):
 
 @pytest.fixture(params=[12, 0], ids=["told before", "told as it ends"])
 def slurm(request, swarm):
-    slurm = Slurm(swarm, request.param)
-    yield slurm
-    slurm("scancel", "--user", getpass.getuser(), check=False)
-    wait_until(lambda: not slurm("squeue", "-h", check=False).strip(), 60, "Slurm's jobs to be gone")
+    with Slurm(swarm, request.param).ending() as slurm:
+        yield slurm
 
 
-def test_two_of_three_are_preempted_in_mid_round(swarm, slurm, tmp_path):
-    token = tmp_path / "worker.token"
-    token.write_text(swarm.worker_token)
-    started = ("sbatch", "--parsable", f"--array=1-{WORKERS}", f"--output={tmp_path}/out-%a", "--partition=spot", SCRIPT,
+def preempt(swarm, slurm, folder):
+    """Three workers, two of which are preempted in mid-round and come back: (the steps lost of each phase that was left, the array, the job at its end)."""
+    token, release = f"{folder}/worker.token", f"{folder}/release"
+    with open(token, "w", encoding="utf-8") as f:
+        f.write(swarm.worker_token)
+    started = ("sbatch", "--parsable", f"--array=1-{WORKERS}", f"--output={folder}/out-%a", "--partition=spot", SCRIPT,
                "--device", "cpu", "--threads", "1", *SLOWLY)
-    settings = dict(SKERRY_JOIN=str(token), SKERRY_WORK=str(tmp_path / "work"))
+    settings = dict(SKERRY_JOIN=token, SKERRY_WORK=f"{folder}/work")
     slurm(started[0], "--test-only", *started[2:], **settings)
     array = slurm(*started, **settings).strip()
     wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == WORKERS, 60, "three workers to join")
@@ -118,16 +128,19 @@ def test_two_of_three_are_preempted_in_mid_round(swarm, slurm, tmp_path):
         tasks = swarm.get(f"/v1/tasks?job={job}&state=leased").json()["items"]
         return [t for t in tasks if t["kind"] == "train" and t["saved_steps"]]
     wait_until(lambda: len(training()) == WORKERS, 60, "three phases with snapshots")
-    release = tmp_path / "release"
     urgent = f"until [ -e {release} ]; do sleep 0.1; done"
     slurm("sbatch", "--partition=urgent", "--ntasks=2", "--output=/dev/null", f"--wrap={urgent}")
     again = wait_until(lambda: len(slurm.jobs("PENDING")) == 2 and slurm.jobs("PENDING"), 60, "two to be queued again")
     assert slurm.jobs("RUNNING")[0].startswith(array)
-    release.touch()
+    with open(release, "w", encoding="utf-8"):
+        pass
     wait_until(lambda: len([i for i in slurm.jobs("RUNNING") if i.startswith(array)]) == WORKERS, 90, f"{again} to run again")
     ended = swarm.wait_job(job, "done")
-    lost = lost_beyond_snapshots(tmp_path)
-    print(f"slurm_preempt: {sum(lost)} of {len(lost)} phases left")
+    return lost_beyond_snapshots(folder), array, ended
+
+
+def test_two_of_three_are_preempted_in_mid_round(swarm, slurm, tmp_path):
+    lost, array, ended = preempt(swarm, slurm, tmp_path)
     assert len(lost) == 2 and sum(lost) == 0
     workers = swarm.get("/v1/workers").json()["items"]
     assert len(workers) == WORKERS, "they come back as who they were"
