@@ -85,7 +85,7 @@ static const struct args_flag flag_table[] = {
     {"standby", 0, ARGS_DURATION_MS, &given.standby_ms, "TIME",
      "with --store-state: wait until the coordinator of that state has been "
      "silent for TIME, at least 10s, then take over",
-     .max = 86400000},
+     .min = STANDBY_MIN_MS, .max = 86400000},
     {"store-cache", 0, ARGS_BYTES, &given.store_cache, "BYTES",
      "disk space for a cache of the store's blobs", .min = 1e6, .max = 1e18,
      .given = &given.has_store_cache},
@@ -215,10 +215,6 @@ static int check_settings(const struct settings *s, struct err *err)
     if (s->standby_ms && !s->store_state)
         return err_set(err, -ERR_CONFIG,
                        "--standby needs --store-state: it goes on with the state in a store");
-    if (s->standby_ms && s->standby_ms < STANDBY_MIN_MS)
-        return err_set(err, -ERR_CONFIG,
-                       "--standby is %llu ms, expected %u s or more: signs of life come every few",
-                       (unsigned long long)s->standby_ms, STANDBY_MIN_MS / 1000);
     if (s->lease_ms < 2 * s->heartbeat_ms)
         return err_set(err, -ERR_CONFIG,
                        "the lease of %llu ms is shorter than two heartbeats of "

@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/net/s3/client.h"
+#include "common/net/s3/log.h"
 #include "coordinator/ship/ship.h"
 #include "coordinator/state/place.h"
 
@@ -48,6 +49,21 @@ static void tell(const char *sign, const char *why, struct log_change *told, uin
                             sign + strcspn(sign, " "), (double)after_ms / 1e3);
 }
 
+/* Whether the store and our key allow what a takeover does; reading signs of life shows nothing of
+ * that. */
+static int try_writes(struct s3 *c, const char *prefix, struct err *err)
+{
+    struct s3_log log;
+    char *key = str_printf("%s/probe-standby", prefix);
+    s3_log_init(&log, &s3_log_of_client, c, prefix);
+    int rc = s3_log_probe(&log, err);
+    if (rc == 0)
+        rc = s3_delete(c, key, err); /* which is not there */
+    s3_log_release(&log);
+    mem_free(key);
+    return rc;
+}
+
 int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct err *err)
 {
     struct standby s = {0};
@@ -57,16 +73,20 @@ int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct 
     struct log_change told = {0};
     int rc = place_open_state(o, &once, &c, &prefix, err);
     char *key = rc == 0 ? ship_sign_key(prefix) : NULL;
+    bool able = false;
     for (bool first = true, over = false; rc == 0 && !over; first = false) {
         struct err why = {0};
         if (!first)
             pause_ms(STANDBY_POLL_MS);
-        const int got = s3_get_text(c, key, sign, sizeof(sign), &why);
+        int got = able ? 0 : try_writes(c, prefix, &why);
+        if (got == 0)
+            got = s3_get_text(c, key, sign, sizeof(sign), &why);
         const char *is = got == 0 ? sign : got == -ERR_NOTFOUND ? "" : NULL;
-        if (first && !is && !s3_may_pass(got))
+        if (!able && !is && !s3_may_pass(got))
             rc = err_set(err, got, "%s", why.msg);
         else
             tell(is, why.msg, &told, after_ms);
+        able |= is != NULL;
         over = standby_look(&s, clock_now_ms(), is, after_ms);
     }
     if (rc == 0)

@@ -23,8 +23,10 @@ struct standby {
  * where it did not answer.  True: the sign has not changed for after_ms.  Pure. */
 bool standby_look(struct standby *s, uint64_t now_ms, const char *sign, uint64_t after_ms);
 
-/* Waits until it is time to take over the state in o->store; blocks, perhaps for ever.  It returns
- * errors of the first look only, such as a missing bucket: later ones are logged and waited out. */
+/* Waits until it is time to take over the state in o->store; blocks, perhaps for ever.  First it
+ * tries there what the owner needs: to write, also on condition (-ERR_UNIMPLEMENTED: the store
+ * cannot), and to delete.  It returns errors until then, such as a missing bucket, unless they may
+ * pass; later ones are logged and waited out. */
 int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct err *err);
 
 #endif

@@ -29,6 +29,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.native = None  # (URL, session) of Swift's own interface, to which conditional writes go, which its S3 layer refuses
         self.one_by_one = threading.Lock()  # of two of those at once Swift takes both
         self.refuse, self.refuse_mode = None, "busy"  # how requests with this in their URL end
+        self.denied = ()  # methods that the key may not use
         self.of_workers = "ok"  # the mode of what a worker asks itself
         self.sums = None  # a dictionary: hashes of what was put are kept and told, as Amazon's store does and Swift does not
         self.seen = []
@@ -74,6 +75,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         mode = self.server.of_workers if self.server.mode == "ok" and self.by() == "worker" else self.server.mode
         if self.server.refuse and self.server.refuse in self.path:
             mode = self.server.refuse_mode
+        if mode == "ok" and self.command in self.server.denied:
+            mode = "denied"
         by_chance = mode == "chance"
         if by_chance:
             mode = self.by_chance()

@@ -301,6 +301,35 @@ def test_a_standby(machines, store):
     assert os.path.isdir(kept)
 
 
+def test_a_standby_that_could_not_go_on(machines, store):
+    """What it needs to take over is tried before it waits: a key that only reads, or may not delete, or a store without conditional writes, is refused
+    at once; a store that does not answer yet is waited for, and then tried."""
+    owner, second, third = machines
+    start(owner, store, "able")
+    flags = (*store.flags("able"), "--store-state", "--standby", "10s")
+
+    def ends(machine):
+        machine.coordinator(*flags, env=KEY, serves=False)
+        status = machine.processes["coordinatord"].wait(20)
+        return status, machine.tail("coordinatord").splitlines()[-1]
+    relay, native = store.relay, store.relay.native
+    try:
+        for denied in (("PUT", "POST", "DELETE"), ("DELETE",)):
+            relay.denied = denied
+            status, said = ends(second)
+            assert status == 1 and said.startswith("coordinatord: ") and "may not" in said, (denied, status, said)
+        relay.denied, relay.native = (), None
+        status, said = ends(second)
+        assert status == 1 and "this store has no conditional writes" in said, (status, said)
+        relay.mode, relay.denied = "busy", ("PUT",)
+        third.coordinator(*flags, env=KEY, serves=False)
+        wait_until(lambda: "the store cannot be asked" in third.log("coordinatord"), 20, "a sentence")
+        relay.mode = "ok"
+        assert third.processes["coordinatord"].wait(20) == 1, third.tail("coordinatord")
+    finally:
+        relay.mode, relay.denied, relay.native = "ok", (), native
+
+
 def test_one_that_opens_is_alive(machines, store):
     """Opening a snapshot or the list of all blobs may take minutes: a standby must not take that for silence."""
     first = machines[0]
@@ -322,7 +351,8 @@ def test_one_that_opens_is_alive(machines, store):
 
 
 @pytest.mark.parametrize("flags, why", [(["--standby", "10s"], "--standby needs --store-state"),
-                                        (["--store-state", "--store", "s3://b/p", "--standby", "2s"], "expected 10 s or more")])
+                                        (["--store-state", "--store", "s3://b/p", "--standby", "2s"], "--standby is '2s', expected a duration such as"),
+                                        (["--store-state", "--store", "s3://b/p", "--standby", "5000", "ms"], "2s or 1.5h from 10s to 1d")])
 def test_what_a_standby_is_refused(tmp_path, flags, why):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", *flags], capture_output=True, text=True, timeout=20)
     assert done.returncode == 2 and why in done.stderr, done.stderr
