@@ -26,7 +26,10 @@ static void print_job(const json_t *job)
     line("work", real(cost, "work"), "");
     line("waiting", real(cost, "waiting"), "");
     line("egress", real(cost, "egress"), "");
-    line("a million samples", real(cost, "per_million_samples"), "");
+    if (cli_has(cost, "per_million_tokens"))
+        line("a million tokens", real(cost, "per_million_tokens"), "");
+    else
+        line("a million samples", real(cost, "per_million_samples"), "");
     (void)snprintf(more, sizeof more, " an hour, %lld worker%s", workers,
                    str_plural((uint64_t)workers));
     if (workers > 0)
@@ -48,6 +51,7 @@ static void print_all(const json_t *status)
 {
     static const char *const names[] = {">job", "name", "state", ">cost"};
     const json_t *job, *blobs = json_object_get(status, "blob_store");
+    const double idle = cli_num(json_object_get(status, "workers_count"), "idle_per_hour", 0);
     char text[STR_HUMAN_MAX];
     struct table t;
     size_t i;
@@ -67,6 +71,8 @@ static void print_all(const json_t *status)
     if (cli_num(blobs, "request_dollars", 0) > 0)
         printf("requests to the store: %s\n",
                show_dollars(cli_num(blobs, "request_dollars", 0), text));
+    if (idle > 0)
+        printf("workers without a task now: %s an hour\n", show_dollars(idle, text));
 }
 
 /* The same for programs. */
@@ -79,9 +85,10 @@ static void print_all_json(const json_t *status)
         items, json_pack("{s:O*,s:O*,s:O*,s:O*}", "id", json_object_get(job, "id"), "name",
                          json_object_get(job, "name"), "state", json_object_get(job, "state"),
                          "dollars", json_object_get(job, "dollars")));
-    cli_print_taken(
-        json_pack("{s:o,s:O?}", "items", items, "request_dollars",
-                  json_object_get(json_object_get(status, "blob_store"), "request_dollars")));
+    cli_print_taken(json_pack(
+        "{s:o,s:O?,s:O?}", "items", items, "request_dollars",
+        json_object_get(json_object_get(status, "blob_store"), "request_dollars"), "idle_per_hour",
+        json_object_get(json_object_get(status, "workers_count"), "idle_per_hour")));
 }
 
 static int run_cost(struct cli *cli, const struct args *args, struct err *err)

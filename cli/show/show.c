@@ -127,12 +127,16 @@ const char *show_dollars(double x, char out[STR_HUMAN_MAX])
 static void print_cost(const json_t *job, FILE *out)
 {
     const json_t *cost = json_object_get(job, "cost");
+    const bool text = cli_has(cost, "per_million_tokens");
+    const double each = real(cost, text ? "per_million_tokens" : "per_million_samples");
     char total[STR_HUMAN_MAX], waiting[STR_HUMAN_MAX], rest[STR_HUMAN_MAX];
     if (!(real(cost, "total") > 0))
         return;
     fprintf(out, "  cost: %s so far", show_dollars(real(cost, "total"), total));
     if (real(cost, "waiting") > 0)
         fprintf(out, ", %s of it waiting", show_dollars(real(cost, "waiting"), waiting));
+    if (each > 0)
+        fprintf(out, ", %s a million %s", show_dollars(each, rest), text ? "tokens" : "samples");
     if (real(cost, "until_end") > 0)
         fprintf(out, "; about %s more", show_dollars(real(cost, "until_end"), rest));
     fputc('\n', out);

@@ -202,6 +202,7 @@ static json_t *status_workers_count(const struct view_status *s)
     put(o, "here", count(s->workers_alive));
     put(o, "busy", count(s->workers_busy));
     put(o, "images_per_s", http_json_real(s->images_per_s));
+    put(o, "idle_per_hour", http_json_real(s->idle_per_hour));
     return o;
 }
 
@@ -543,6 +544,7 @@ static void put_cost(struct coordinator *co, uint64_t id, json_t *job)
     put(o, "egress", http_json_real(v.egress));
     put(o, "total", http_json_real(v.total));
     put(o, "per_million_samples", http_json_real(v.per_million));
+    put(o, "per_million_tokens", http_json_real(v.per_million_tokens));
     put(o, "per_hour", http_json_real(v.time.per_hour));
     put(o, "until_end", http_json_real(v.until_end));
     put(o, "workers", count(v.time.workers));

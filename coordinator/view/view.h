@@ -60,6 +60,7 @@ struct view_status {
     unsigned blobs_damaged;           /* found by the scrubber when it last read each blob */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
     double images_per_s;              /* of all working workers */
+    double idle_per_hour;             /* dollars that workers without a task cost */
     unsigned parked;                  /* long polls of idle workers */
     bool far;                         /* blobs are in an object store: */
     struct blob_health blobs;
@@ -161,8 +162,10 @@ int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, stru
 struct view_cost {
     struct cost time; /* of workers */
     double egress, total;
-    double per_million; /* per million samples of accepted phases; NAN before there are any */
-    double until_end;   /* further cost at the pace of the last rounds; NAN: unknown, nobody here */
+    /* Per million samples of accepted phases, and of texts, whose samples differ in length, per
+     * million tokens; NAN before there are any. */
+    double per_million, per_million_tokens;
+    double until_end; /* further cost at the pace of the last rounds; NAN: unknown, nobody here */
     const struct job_swarm *quota;
 };
 

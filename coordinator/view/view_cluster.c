@@ -43,6 +43,7 @@ static void count_workers(struct coordinator *co, struct view_status *v)
         v->workers++;
         v->workers_alive += w->state == WORKER_HERE;
         v->workers_busy += w->state == WORKER_HERE && w->task_id != 0;
+        v->idle_per_hour += w->state == WORKER_HERE && w->task_id == 0 ? w->price : 0;
         v->images_per_s += query_speed(&co->state, state_task(&co->state, w->task_id));
         v->parked += w->parked != NULL;
         v->bytes.control_up += w->bytes[0];

@@ -233,6 +233,17 @@ int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, stru
     return rc;
 }
 
+/* Of a mean sample of a text job; NAN: of images, or not known yet. */
+static double tokens_of_sample(const struct job *j)
+{
+    double samples = 0, tokens = 0;
+    for (size_t i = 0; i < j->n_shards; i++) {
+        samples += j->shards[i].holdout ? 0 : j->shards[i].samples;
+        tokens += j->shards[i].holdout ? 0 : (double)j->shards[i].tokens;
+    }
+    return tokens > 0 ? tokens / samples : (double)NAN;
+}
+
 int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret, struct err *err)
 {
     struct job *j;
@@ -244,6 +255,7 @@ int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret
     cost_of(co, j, &ret->time);
     ret->total = ret->time.work + ret->time.waiting + ret->egress;
     ret->per_million = j->samples_done ? ret->total / (double)j->samples_done * 1e6 : (double)NAN;
+    ret->per_million_tokens = ret->per_million / tokens_of_sample(j);
     ret->until_end =
         eta < 0 || ret->time.workers == 0 ? (double)NAN : (double)eta / 3.6e6 * ret->time.per_hour;
     return 0;

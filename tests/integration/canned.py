@@ -67,7 +67,7 @@ class Job:
             "id": 1, "name": name, "state": "running", "reason": "", "stalled": "", "paused": False, "recipe": recipe, "created_at": AT, "elapsed_ms": 754000,
             "round": round, "rounds": rounds, "step": round * 50, "total_steps": rounds * 50, "loss": 0.412, "eval_loss": 0.436,
             "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text, "dollars": 3.2,
-            "cost": {"work": 2.9, "waiting": 0.3, "egress": 0.0, "total": 3.2, "per_million_samples": 1.4, "per_hour": 1.8, "until_end": 0.6, "workers": 3,
+            "cost": {"work": 2.9, "waiting": 0.3, "egress": 0.0, "total": 3.2, "per_million_samples": 1.4, "per_million_tokens": None, "per_hour": 1.8, "until_end": 0.6, "workers": 3,
                      "workers_without_price": 0}, "swarm": {"priority": 0, "share": 1.0, "budget": None},
             "spec": f"name: {name}\n", "classes": [], "dataset": {"samples": total, "holdout": total // 10, "shards": 40},
             "vocab": 257 if text else None, "input": None, "tokenizer": None, "companions": None, "mixture": router, "bits_per_byte": 2.913 if text else None,
@@ -247,7 +247,7 @@ class Server:
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}
         return {"version": "0.3", "uptime_ms": self.uptime, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers[:100],
-                "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0},
+                "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0, "idle_per_hour": 0.6},
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
                 "rss_bytes": 64 << 20, "disk_room_bytes": 1 << 38, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
                 "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None, "role": self.made.role}

@@ -27,6 +27,7 @@ def test_a_job_pays_for_the_time_of_its_workers(swarm):
     for name, price in PRICES.items():
         swarm.worker(name, "--price", f"{price}/h", "--throttle", "20")
     swarm.joined(*PRICES)
+    assert "workers without a task now: $45.00 an hour\n" in swarm.skerry("cost").stdout
     job = swarm.submit(rounds=3, steps=20)
 
     def of_both():
@@ -45,8 +46,10 @@ def test_a_job_pays_for_the_time_of_its_workers(swarm):
     assert f"job {job}, " in text and "work" in text and "waiting" in text, text
     assert json.loads(swarm.skerry("cost", job, "--json").stdout)["total"] == got["total"]
     assert "$" in swarm.skerry("cost").stdout
+    assert "a million samples" in text and got["per_million_tokens"] is None, text
+    assert f", ${got['per_million_samples']:.2f} a million samples" in swarm.skerry("status", job).stdout
     assert json.loads(swarm.skerry("cost", "--json").stdout) == {
-        "items": [{"id": job, "name": "tiny", "state": "done", "dollars": got["total"]}], "request_dollars": None}
+        "items": [{"id": job, "name": "tiny", "state": "done", "dollars": got["total"]}], "request_dollars": None, "idle_per_hour": sum(PRICES.values())}
 
 
 def test_a_spent_budget_waits_for_more(swarm):

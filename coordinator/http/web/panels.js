@@ -79,6 +79,7 @@ export function hero(job, etaLeft) {
     : etaLeft === null ? '' : `about ${duration(etaLeft)} left`);
   stages(job);
   setText($('job-file'), job.spec);
+  const each = job.text ? job.cost.per_million_tokens : job.cost.per_million_samples;
   const stats = [
     stat('Loss', loss(job.loss)),
     stat('Held-out loss', loss(job.eval_loss)),
@@ -89,6 +90,8 @@ export function hero(job, etaLeft) {
     stat(job.paths > 1 ? 'Parameters of a path' : 'Parameters', compact(job.parameters || null)),
     stat(job.paths > 1 ? 'Paths × replicas' : 'Replicas', job.paths > 1 ? `${job.paths} × ${job.replicas}` : number(job.replicas)),
     ...(job.cost.total > 0 ? [stat('Cost so far', dollars(job.cost.total))] : []),
+    ...(job.cost.waiting > 0 ? [stat('Of it waiting', dollars(job.cost.waiting))] : []),
+    ...(each > 0 ? [stat(`Cost of a million ${job.text ? 'tokens' : 'images'}`, dollars(each))] : []),
     ...(job.cost.until_end > 0 ? [stat('Cost until the end', dollars(job.cost.until_end))] : []),
     ...(job.network.waited_ms >= 1000 ? [stat('Waited for network', duration(job.network.waited_ms))] : []),
   ];

@@ -375,6 +375,7 @@ int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret
                               .egress = 0.5,
                               .total = 2.25,
                               .per_million = NAN,
+                              .per_million_tokens = NAN,
                               .until_end = 3,
                               .quota = &quota};
     return 0;

@@ -36,6 +36,27 @@ static void eta_goes_on_after_a_restart(void **state)
     p->ready = false;
 }
 
+/* Pieces of text differ in length, so their tokens are what a price is for. */
+static void a_million_of_what_a_job_trains_on(void **state)
+{
+    struct rig *r = *state;
+    struct view_cost c;
+    const uint64_t id = submit(r);
+    struct job *j = state_job(&r->co->state, id);
+    assert_int_equal(view_job_cost(r->co, id, &c, NULL), 0);
+    assert_true(isnan(c.per_million) && isnan(c.per_million_tokens));
+    j->cost.waiting = 3;
+    j->samples_done = 1000000;
+    assert_int_equal(view_job_cost(r->co, id, &c, NULL), 0);
+    assert_true(c.per_million == 3 && isnan(c.per_million_tokens));
+    for (size_t i = 0; i < j->n_shards; i++)
+        job_edit_shard(j, i)->holdout = true; /* images */
+    *job_add_shard(j) = (struct shard_rec){.samples = 100, .tokens = 2500};
+    *job_add_shard(j) = (struct shard_rec){.samples = 100, .tokens = 1, .holdout = true};
+    assert_int_equal(view_job_cost(r->co, id, &c, NULL), 0);
+    assert_true(fabs(c.per_million_tokens - 0.12) < 1e-9);
+}
+
 /* Nothing is given to workers once the budget is spent. */
 static void no_end_is_near_without_a_budget(void **state)
 {
@@ -146,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(eta_is_of_usual_rounds, begin, end),
         cmocka_unit_test_setup_teardown(eta_goes_on_after_a_restart, begin, end),
+        cmocka_unit_test_setup_teardown(a_million_of_what_a_job_trains_on, begin, end),
         cmocka_unit_test_setup_teardown(no_end_is_near_without_a_budget, begin, end),
         cmocka_unit_test_setup_teardown(eta_of_the_first_round, begin, end),
         cmocka_unit_test_setup_teardown(whole_data_are_no_partition, begin, end),
