@@ -414,6 +414,14 @@ static void say_left(const struct job_file *job)
     const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
     if (left)
         fprintf(stderr, "left out: %s; %s\n", left, dataset_reads(job->dataset));
+    if (!job->dataset || !dataset_leaves_captions(job->dataset))
+        return;
+    if (job_family(&job->spec)->external)
+        fprintf(stderr, "not used: the images' captions; a trainer gets images and classes\n");
+    else
+        fprintf(stderr, "not used: the images' captions, as the job has no text encoder; to train "
+                        "on them name one as encoders.text, or a pipeline as encoders.path "
+                        "(`skerry new`: --captions with --encoders)\n");
 }
 
 static void say_bad(const struct job_file *job, const struct dataset_report *report)

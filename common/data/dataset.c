@@ -129,6 +129,11 @@ uint64_t dataset_samples(const struct dataset *ds)
     return ds->samples;
 }
 
+bool dataset_leaves_captions(const struct dataset *ds)
+{
+    return ds->any_captions && !ds->captions;
+}
+
 const char *dataset_left_out(const struct dataset *ds)
 {
     return ds->left_out;

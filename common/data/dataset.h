@@ -84,6 +84,8 @@ const char *dataset_class(const struct dataset *ds, size_t i);
 /* Images found, good or bad.  Text: 0, since they are known only when it is cut. */
 uint64_t dataset_samples(const struct dataset *ds);
 
+/* Are there captions, by the names of files and the keys of JSON, that were not asked for? */
+bool dataset_leaves_captions(const struct dataset *ds);
 /* The files that were found but are not read: "2 .gif files, 1 folder inside class folders"; NULL:
  * none.  Valid until close. */
 const char *dataset_left_out(const struct dataset *ds);

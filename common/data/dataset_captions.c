@@ -36,13 +36,28 @@ const char *dataset_captions_value(struct dataset_captions *c, const json_t *val
     return rc < 0 ? err_text(rc) : NULL;
 }
 
+/* The value of one of both keys; NULL: neither is there. */
+static const json_t *value_in(const json_t *root, const char **ret_key)
+{
+    *ret_key = json_object_get(root, "captions") ? "captions" : "caption";
+    return json_object_get(root, *ret_key);
+}
+
+bool dataset_captions_in(const json_t *root)
+{
+    const char *key;
+    const json_t *value = value_in(root, &key);
+    return json_string_length(value) > 0 || json_array_size(value) > 0;
+}
+
 int dataset_captions_json(struct dataset_captions *c, const json_t *root, const char *key,
                           struct err *err)
 {
-    const char *name = json_object_get(root, "captions") ? "captions" : "caption";
+    const char *name;
+    const json_t *value = value_in(root, &name);
     if (c->from_txt)
         return 0;
-    const char *why = dataset_captions_value(c, json_object_get(root, name));
+    const char *why = dataset_captions_value(c, value);
     return why ? err_set(err, -ERR_FORMAT, "\"%s\" in %s.json %s", name, key, why) : 0;
 }
 

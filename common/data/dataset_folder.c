@@ -16,6 +16,7 @@ struct folder {
     size_t n, cap;
     bool flat;   /* the images lie in the folder itself */
     bool listed; /* there is a metadata.jsonl */
+    bool texts;  /* a text lies in a class folder */
     struct dataset_metadata metadata;
 
     /* Only during a cut. */
@@ -96,7 +97,7 @@ static int no_images(const char *dir, const struct dataset_left *left, struct er
 /* Adds the images of one class folder; having none is an error that names the folder. */
 static int add_class(struct dataset *ds, const char *dir, const char *name, struct err *err)
 {
-    const struct folder *f = ds->own;
+    struct folder *f = ds->own;
     struct dataset_left left = {0};
     struct file_names files;
     uint32_t cls = (uint32_t)ds->classes.n;
@@ -109,6 +110,7 @@ static int add_class(struct dataset *ds, const char *dir, const char *name, stru
             rc = add_file(ds, files.items[i], cls, err);
         else
             note_other(&left, dir, files.items[i]);
+        f->texts = f->texts || str_ends(files.items[i], ".txt");
     }
     if (rc == 0 && f->n == before)
         rc = no_images(dir, &left, err);
@@ -191,6 +193,33 @@ static int miss_captions(const struct dataset *ds, struct err *err)
     return 0;
 }
 
+/* Is there a text beside one of the images? */
+static bool has_texts(const struct dataset *ds)
+{
+    const struct folder *f = ds->own;
+    bool ret = false;
+    for (size_t i = 0; i < f->n && f->texts && !ret; i++) {
+        char *name = file_name(ds, &f->files[i]), *path = file_join(ds->path, name);
+        char *txt = dataset_captions_path(path);
+        ret = file_exists(txt);
+        mem_free(txt);
+        mem_free(path);
+        mem_free(name);
+    }
+    return ret;
+}
+
+/* Looks for captions that nobody has asked for; whatever is wrong with them is no error. */
+static void notice_captions(struct dataset *ds)
+{
+    struct dataset_metadata m = {0};
+    ds->any_captions = has_texts(ds);
+    if (!ds->any_captions && dataset_metadata_open(&m, ds->path, NULL) == 0)
+        for (size_t i = 0; i < m.n && !ds->any_captions; i++)
+            ds->any_captions = m.lines[i].captions != NULL;
+    dataset_metadata_release(&m);
+}
+
 /* Assigns the lines of metadata.jsonl to images; without it looks for texts beside images. */
 static int find_captions(struct dataset *ds, struct err *err)
 {
@@ -198,16 +227,15 @@ static int find_captions(struct dataset *ds, struct err *err)
     char beside[DATASET_BESIDE_MAX];
     int rc = dataset_metadata_open(&f->metadata, ds->path, err);
     f->listed = f->metadata.n > 0;
-    for (size_t i = 0; rc == 0 && i < f->n && (f->listed || !ds->any_captions); i++) {
-        char *name = file_name(ds, &f->files[i]), *path = file_join(ds->path, name);
-        char *txt = dataset_captions_path(path);
+    for (size_t i = 0; rc == 0 && f->listed && i < f->n; i++) {
+        char *name = file_name(ds, &f->files[i]);
         f->files[i].line = dataset_metadata_use(&f->metadata, name);
-        if (f->listed ? f->files[i].line && f->files[i].line->captions : file_exists(txt))
+        if (f->files[i].line && f->files[i].line->captions)
             ds->any_captions = true;
-        mem_free(txt);
-        mem_free(path);
         mem_free(name);
     }
+    if (rc == 0 && !f->listed)
+        ds->any_captions = has_texts(ds);
     if (rc == 0 && (rc = dataset_metadata_check(&f->metadata, ds->path, err)) < 0 && err)
         (void)err_set(err, rc, "%s%s", err->msg, dataset_left_beside(&ds->left, beside));
     return rc == 0 && !ds->any_captions ? miss_captions(ds, err) : rc;
@@ -225,7 +253,11 @@ static int folder_open(struct dataset *ds, const struct dataset_options *opt, st
     rc = add_classes(ds, &entries, err);
     file_names_release(&entries);
     ds->samples = f->n;
-    return rc == 0 && ds->captions ? find_captions(ds, err) : rc;
+    if (rc == 0 && ds->captions)
+        rc = find_captions(ds, err);
+    else if (rc == 0)
+        notice_captions(ds);
+    return rc;
 }
 
 static void folder_close(struct dataset *ds)

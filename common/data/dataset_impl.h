@@ -47,7 +47,7 @@ struct dataset {
     char *name;                /* for people: the options', or the path */
     char *column;              /* NULL: none */
     bool captions;             /* captions are read */
-    bool any_captions;         /* there is at least one, judging by names */
+    bool any_captions;         /* there is at least one, by names if they are not read */
     struct file_names classes; /* text: none */
     uint64_t samples;          /* text: 0 */
     uint64_t bytes;            /* tars: of all images */
@@ -120,6 +120,7 @@ void dataset_captions_clear(struct dataset_captions *c);
 /* Adds the captions in a JSON value: a text, a list of texts, null or NULL.  NULL, or why not. */
 const char *dataset_captions_value(struct dataset_captions *c, const json_t *value);
 /* Takes the captions in the JSON of sample `key`, unless there was a KEY.txt. */
+bool dataset_captions_in(const json_t *root); /* does it seem to have some? */
 int dataset_captions_json(struct dataset_captions *c, const json_t *root, const char *key,
                           struct err *err);
 /* Takes KEY.txt in place of earlier captions. */

@@ -22,6 +22,7 @@ struct gather {
     enum class_kind kind;
     struct dataset_column column;
     struct dataset_captions captions;
+    bool captioned; /* it seems to have some, which are not read */
 };
 
 struct tars {
@@ -55,7 +56,7 @@ static void gather_clear(struct gather *g)
 {
     buf_clear(&g->image);
     g->key[0] = g->label[0] = '\0';
-    g->has_image = g->too_large = false;
+    g->has_image = g->too_large = g->captioned = false;
     g->kind = CLASS_UNKNOWN;
     dataset_column_clear(&g->column);
     dataset_captions_clear(&g->captions);
@@ -106,6 +107,8 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
     int rc = dataset_column_json(ds, &g->column, root, g->key, err);
     if (rc == 0 && ds->captions)
         rc = dataset_captions_json(&g->captions, root, g->key, err);
+    else
+        g->captioned = g->captioned || dataset_captions_in(root);
     json_decref(root);
     return rc;
 }
@@ -125,7 +128,9 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
         return g->too_large ? 0 : tar_read(t->tar, &g->image, err);
     }
     bool json = strcasecmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
-    bool txt = ds->captions && strcasecmp(suffix, ".txt") == 0;
+    bool txt = strcasecmp(suffix, ".txt") == 0;
+    g->captioned = g->captioned || txt;
+    txt = txt && ds->captions;
     if (!json && !npy && !txt && strcasecmp(ext, ".cls") != 0) {
         (void)dataset_left_note(&ds->left, ext);
         return 0;
@@ -364,7 +369,8 @@ static int scan_tars(struct dataset *ds, const struct dataset_options *opt, stru
             rc = dataset_column_check(ds, &t->now.column, tar_name(ds), t->now.key, err);
         if (rc < 0)
             break;
-        ds->any_captions = ds->any_captions || t->now.captions.text.len;
+        ds->any_captions =
+            ds->any_captions || (ds->captions ? t->now.captions.text.len > 0 : t->now.captioned);
         ds->bytes += t->now.image.len;
         if (++ds->samples > DATASET_SAMPLES_MAX)
             return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->name,

@@ -443,6 +443,19 @@ def test_weights_that_are_not_numbers(place):
     refused(place, "not-a-number", ["nan/vae", "decoder.conv_out.bias"], encoders="path: nan")
 
 
+def test_captions_without_a_text_encoder(place, tmp_path, swarm):
+    """They are not used, which is said once, with the keys that would use them."""
+    path = write(place, "unused", encoders="vae: pipe/vae", sample="")
+    shutil.copytree(os.path.join(place, "data"), tmp_path / "pics")
+    for done in (skerry("check", path), swarm.skerry("submit", path),
+                 skerry("new", "unused", "--images", "pics", "--minutes", "1", "--image-size", "16", cwd=tmp_path)):
+        assert done.returncode == 0, done.stderr
+        said = [line for line in done.stderr.splitlines() if line.startswith("not used: the images' captions")]
+        assert len(said) == 1 and "encoders.text" in said[0] and "encoders.path" in said[0] and "--encoders" in said[0], done.stderr
+    done = skerry("check", write(place, "used"))
+    assert done.returncode == 0 and "not used" not in done.stderr, done.stderr
+
+
 def test_no_captions(place):
     os.makedirs(os.path.join(place, "plain"), exist_ok=True)
     dataset.make(os.path.join(place, "plain", "data"), classes=2, images=32, size=32)

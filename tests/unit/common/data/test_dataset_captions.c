@@ -71,6 +71,46 @@ static void tars_say_it_in_two_ways(void **state)
     dataset_report_release(&r);
 }
 
+/* Of what is opened without a wish for captions: does it have some? */
+static bool leaves(const char *name)
+{
+    struct dataset *ds;
+    char *path = in(dir, name);
+    OK(images_open(path, &ds, err));
+    const bool ret = dataset_leaves_captions(ds);
+    dataset_close(ds);
+    mem_free(path);
+    return ret;
+}
+
+static void those_that_nobody_asks_for_are_noticed(void **state)
+{
+    (void)state;
+    want_captions = false;
+    make_tar(dir, "none.tar",
+             "a.png=PNG;a.cls=1;a.json={\"n\":1};b.txt=no image;c.png=PNG;c.cls=0");
+    assert_false(leaves("none.tar"));
+    make_tar(dir, "txt.tar", "a.txt=\xff;a.png=PNG;a.cls=1"); /* whatever it holds */
+    assert_true(leaves("txt.tar"));
+    make_tar(dir, "one.tar", "a.png=PNG;a.cls=1;a.json={\"caption\":\"x\"}");
+    assert_true(leaves("one.tar"));
+    make_tar(dir, "list.tar", "a.png=PNG;a.cls=1;a.json={\"captions\":[\"x\"]}");
+    assert_true(leaves("list.tar"));
+    image("folder/cat/1.png");
+    text("folder/cat/notes.txt", "of no image");
+    text("folder/metadata.jsonl", "{\"file_name\":\"cat/1.png\",\"label\":1}");
+    assert_false(leaves("folder"));
+    text("folder/metadata.jsonl", "nonsense");
+    assert_false(leaves("folder"));
+    text("folder/metadata.jsonl", "{\"file_name\":\"cat/1.png\",\"text\":\"a cat\"}");
+    assert_true(leaves("folder"));
+    image("beside/cat/1.png");
+    text("beside/cat/1.txt", "a cat");
+    assert_true(leaves("beside"));
+    want_captions = true;
+    assert_false(leaves("beside")); /* they are read */
+}
+
 static void classes_are_not_needed(void **state)
 {
     (void)state;
@@ -183,6 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tars_say_it_in_two_ways, fresh, done),
+        cmocka_unit_test_setup_teardown(those_that_nobody_asks_for_are_noticed, fresh, done),
         cmocka_unit_test_setup_teardown(classes_are_not_needed, fresh, done),
         cmocka_unit_test_setup_teardown(refuses_tars, fresh, done),
         cmocka_unit_test_setup_teardown(folders_have_files_beside, fresh, done),
