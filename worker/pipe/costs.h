@@ -10,7 +10,8 @@
  *         "out_bytes": 524288,                   of a sample's output, for the next layer (0)
  *         "slot_bytes": 4194304,                 of a sample, kept from its forward to W (0)
  *         "split_bytes": 0,                      more of it where W runs apart (0)
- *         "weight_bytes": 0, "state_bytes": 0,   weights, gradients; moments, masters (0)
+ *         "weight_bytes": 0, "state_bytes": 0,   weights, masters, gradients; moments,
+ *                                               which a stage's devices may share (0)
  *         "gradient_bytes": 0,                   of the gradients that replicas sum (0)
  *         "count": 28}],                         number of equal layers (1)
  *        "stage": {                              what each stage has beside its layers (nothing)

@@ -43,7 +43,7 @@ struct planner_options {
     int stages;           /* only this many, if divided in both chains together; 0: any */
     int width;            /* most devices of a pipeline's stage; 0: any */
     unsigned orders;      /* bits of allowed orders; 0: any */
-    enum job_shard shard; /* auto: moments and master weights are shared if they do not fit */
+    enum job_shard shard; /* auto: moments are shared if they would not fit otherwise */
     bool fill;            /* else frozen layers run after STEP */
     int group;            /* as in fill_options */
     double estimate;      /* share of the steps that begin with an estimate (pipe_plan) */

@@ -65,7 +65,7 @@ struct pipe_plan {
     int variant;         /* number of the list, for an order that is found by trying */
     int chains, devices; /* devices: of one copy */
     int copies;
-    bool shard; /* the ranks of a stage divide its moments and master weights */
+    bool shard; /* the ranks of a stage divide its moments; each has all master weights */
     /* Self-conditioning, of the first chain: all micro-batches run through a pipeline once more,
      * before the step and without gradients, and the results go back to the first stage, whose F
      * waits for them. */
