@@ -655,9 +655,10 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
     int rc = file_read(path, CONFIG_MAX, &text, err);
     if (rc == 0) {
         *ret = json_loads(buf_str(&text), 0, &why);
-        if (!json_is_object(*ret))
-            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
-                         *ret ? "not a JSON object" : why.text);
+        if (!*ret)
+            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line, why.text);
+        else if (!json_is_object(*ret))
+            rc = err_set(err, -ERR_CONFIG, "%s is not a JSON object", path);
     }
     buf_release(&text);
     mem_free(path);

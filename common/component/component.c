@@ -1,7 +1,6 @@
 #include "common/component/component.h"
 
 #include <fcntl.h>
-#include <jansson.h>
 #include <unistd.h>
 
 #include "common/base/file.h"
@@ -94,18 +93,13 @@ static int part_listed(const char *path, const char *part, struct err *err)
 {
     struct buf text = {0};
     json_t *index = NULL;
-    json_error_t why = {0};
     int rc = file_read(path, JSON_MAX, &text, err);
-    if (rc == 0) {
-        index = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
-        const json_t *row = json_object_get(index, part);
-        if (!json_is_object(index))
-            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
-                         index ? "not a JSON object" : why.text);
-        else if (json_array_size(row) != 2 || !json_is_string(json_array_get(row, 1)))
-            rc = err_set(err, -ERR_CONFIG, "%s lists no %s: this pipeline does not have one", path,
-                         part);
-    }
+    if (rc == 0)
+        rc = component_json(path, buf_str(&text), text.len, &index, err);
+    const json_t *row = json_object_get(index, part);
+    if (rc == 0 && (json_array_size(row) != 2 || !json_is_string(json_array_get(row, 1))))
+        rc = err_set(err, -ERR_CONFIG, "%s lists no %s: this pipeline does not have one", path,
+                     part);
     json_decref(index);
     buf_release(&text);
     return rc;

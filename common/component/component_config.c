@@ -1,5 +1,3 @@
-#include <jansson.h>
-
 #include "common/component/component_impl.h"
 
 /* The config.json that is being read; rc is the first failure. */
@@ -159,12 +157,21 @@ static int get_choice(struct config *c, const char *key, const char *const *name
                       const char *absent)
 {
     const char *got = get_text(c, key, absent);
-    for (int i = 0; names[i]; i++)
+    char known[128] = "";
+    for (int i = 0; names[i]; i++) {
+        const size_t at = strlen(known);
         if (strcmp(names[i], got) == 0)
             return i;
+        (void)snprintf(known + at, sizeof known - at, "%s%s",
+                       i == 0         ? ""
+                       : names[i + 1] ? ", "
+                                      : " or ",
+                       names[i]);
+    }
     if (c->rc == 0)
-        c->rc = err_set(c->err, -ERR_CONFIG, "%s: %s '%s' is not known; '%s' is", c->path, key, got,
-                        names[0]);
+        c->rc = err_set(c->err, -ERR_CONFIG,
+                        "%s: %s is '%s', expected %s: other networks cannot be computed here",
+                        c->path, key, got, known);
     return 0;
 }
 
@@ -454,17 +461,27 @@ static int read_class(struct config *c, enum component_kind kind, struct compone
         c->path, name);
 }
 
+int component_json(const char *path, const char *text, size_t len, json_t **ret, struct err *err)
+{
+    json_error_t why;
+    json_t *json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    if (!json)
+        return err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line, why.text);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return err_set(err, -ERR_CONFIG, "%s is not a JSON object", path);
+    }
+    *ret = json;
+    return 0;
+}
+
 int component_config(const char *path, const char *text, size_t len, enum component_kind kind,
                      struct component *out, struct err *err)
 {
-    json_error_t why = {0};
-    json_t *json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *json = NULL;
+    int rc = component_json(path, text, len, &json, err);
     struct config c = {.path = path, .json = json, .err = err};
-    int rc;
-    if (!json_is_object(json))
-        rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
-                     json ? "not a JSON object" : why.text);
-    else
+    if (rc == 0)
         rc = read_class(&c, kind, out);
     json_decref(json);
     return rc;

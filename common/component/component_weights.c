@@ -101,15 +101,12 @@ static int read_map(const char *path, const json_t *index, struct file_names *re
 int component_index(const char *path, struct file_names *ret, struct err *err)
 {
     struct buf text = {0};
-    json_error_t why = {0};
     json_t *index = NULL;
     int rc = file_read(path, INDEX_MAX, &text, err);
-    if (rc == 0) {
-        index = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
-        rc = json_is_object(index) ? read_map(path, index, ret, err)
-                                   : err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
-                                             index ? "not a JSON object" : why.text);
-    }
+    if (rc == 0)
+        rc = component_json(path, buf_str(&text), text.len, &index, err);
+    if (rc == 0)
+        rc = read_map(path, index, ret, err);
     json_decref(index);
     buf_release(&text);
     return rc;

@@ -374,13 +374,14 @@ static void get_profile(struct reader *r, const json_t *json, struct costs *p)
 
 int costs_parse(const char *name, const char *text, size_t len, struct costs *ret, struct err *err)
 {
-    json_error_t why = {0};
+    json_error_t why;
     json_t *json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
     struct reader r = {.name = name, .err = err};
     struct costs p = {0};
-    if (!json_is_object(json))
-        r.rc = err_set(err, -ERR_FORMAT, "%s:%d: %s", name, why.line,
-                       json ? "not a JSON object" : why.text);
+    if (!json)
+        r.rc = err_set(err, -ERR_FORMAT, "%s:%d: %s", name, why.line, why.text);
+    else if (!json_is_object(json))
+        r.rc = err_set(err, -ERR_FORMAT, "%s is not a JSON object", name);
     else
         get_profile(&r, json, &p);
     json_decref(json);

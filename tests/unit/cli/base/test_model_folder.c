@@ -626,6 +626,15 @@ static void relatives_fit(void **state)
 static void variants_are_refused(void **state)
 {
     struct fixture *f = *state;
+    char list[64];
+    struct err err = {0};
+    (void)snprintf(list, sizeof list, "%s/list", f->root);
+    OK(file_mkdirs(list, 0755, &err));
+    char *path = file_join(list, "config.json");
+    OK(file_write_atomic(path, "[]", 2, 0600, &err));
+    assert_int_equal(check(list, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "list/config.json is not a JSON object"));
+    mem_free(path);
     with_key(f, "hidden_act", json_string("gelu"), "hidden_act 'gelu'");
     with_key(f, "attention_bias", json_true(), "attention_bias");
     with_key(f, "rope_scaling", json_pack("{s:s,s:f}", "type", "linear", "factor", 2.0), "linear");

@@ -176,6 +176,8 @@ static void weights_in_pieces_and_variants(void **state)
     refused(COMPONENT_T5, "has no weight_map");
     write_text("model.safetensors.index.fp16.json", "[");
     refused(COMPONENT_T5, "index.fp16.json:1:");
+    write_text("model.safetensors.index.fp16.json", "[]");
+    refused(COMPONENT_T5, "index.fp16.json is not a JSON object");
     /* A whole file comes before a variant. */
     write_weights(T5(""), "model.safetensors", (struct made){0});
     c = open_it(COMPONENT_T5);
@@ -242,7 +244,7 @@ static void folders_are_refused(void **state)
     write_text("config.json", "{}");
     refused(COMPONENT_VAE, "describes the class ''");
     write_text("config.json", "[1]");
-    refused(COMPONENT_VAE, "not a JSON object");
+    refused(COMPONENT_VAE, "/config.json is not a JSON object");
     write_text("config.json", "{\"a\": 1, \"a\": 2}");
     refused(COMPONENT_VAE, "config.json:1: duplicate object key");
 }
@@ -272,8 +274,9 @@ static void configurations_are_refused(void **state)
         {"{\"_class_name\": \"AutoencoderKL\", \"block_out_channels\": [32, 32]}",
          "down_block_types must list 2 types"},
         {"{\"_class_name\": \"AutoencoderKL\", \"block_out_channels\": [32], \"act_fn\": \"mish\"}",
-         "act_fn 'mish' is not known; 'silu' is"},
-        {CLIP(", \"hidden_act\": \"tanh\""), "hidden_act 'tanh' is not known; 'quick_gelu' is"},
+         "act_fn is 'mish', expected silu or swish: other networks cannot be computed here"},
+        {CLIP(", \"hidden_act\": \"tanh\""),
+         "hidden_act is 'tanh', expected quick_gelu, gelu or gelu_new: other networks cannot"},
         {CLIP(", \"quantization_config\": {}"), "has the key 'quantization_config'"},
         {CLIP(", \"layer_norm_eps\": 0"), "layer_norm_eps is 0, expected a number between 0 and 1"},
         {"{\"architectures\": [\"CLIPTextModel\"], \"hidden_size\": 9}",
@@ -282,7 +285,8 @@ static void configurations_are_refused(void **state)
          "num_attention_heads makes heads of 1024 channels, expected at most 512"},
         {"{\"_class_name\": \"AutoencoderKL\", \"block_out_channels\": [1024]}",
          "the last of block_out_channels makes heads of 1024 channels, expected at most 512"},
-        {T5(", \"feed_forward_proj\": \"gated-tanh\""), "'gated-tanh' is not known"},
+        {T5(", \"feed_forward_proj\": \"gated-tanh\""),
+         "is 'gated-tanh', expected relu, gated-gelu or gated-silu"},
         {T5(", \"is_decoder\": true"), "is_decoder is true, expected an encoder"},
         {T5(", \"relative_attention_max_distance\": 8"), "must be above a quarter of"},
     };
@@ -331,8 +335,9 @@ static void a_pipeline_has_parts(void **state)
     assert_int_equal(component_root(folder, "text_encoder", &path, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "model_index.json lists no text_encoder"));
     assert_int_equal(component_root(folder, "tokenizer", &path, &err), -ERR_CONFIG);
-    write_text("model_index.json", "3");
+    write_text("model_index.json", "[]");
     assert_int_equal(component_root(folder, "vae", &path, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "model_index.json is not a JSON object"));
     assert_null(path);
     assert_string_equal(component_kind_name(COMPONENT_CLIP), "CLIPTextModel");
 }

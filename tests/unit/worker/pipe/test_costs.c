@@ -120,6 +120,10 @@ static void test_refusals(void **state)
     refused("\"name\": \"dit\"", "\"name\": \"\"", "name must be a text");
     refused("\"links\": [", "\"links\": 3, \"x\": [", "the key 'x'");
     refused("]}", "]", "bad:");
+    struct costs p;
+    struct err err = {0};
+    assert_int_equal(costs_parse("list", "[]", 2, &p, &err), -ERR_FORMAT);
+    assert_string_equal(err.msg, "list is not a JSON object");
 }
 
 int main(void)
