@@ -33,6 +33,7 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     const double share = in_bubbles(in, &stages, &micros);
     const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
     const bool many = in->shards > ENCODE_SHARDS_MAX;
+    const bool often = share < 1 && (in->seen == 0 || times * (1 - share) > 2 * passes);
     if (share > 0)
         (void)snprintf(held, sizeof held, ", %.1f of them in bubbles (%d stages, %d micro-batch%s)",
                        share * times, stages, micros, micros == 1 ? "" : "es");
@@ -53,13 +54,15 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     else if (many)
         say(ret, false,
             "pictures are encoded in each step: of the %" PRIu64 " shards at most %d can be "
-            "encoded before the training",
-            in->shards, ENCODE_SHARDS_MAX);
+            "encoded before the training%s",
+            in->shards, ENCODE_SHARDS_MAX,
+            often ? "; encoders.run: worker would keep their latents on the workers' disks" : "");
     else if (in->latents_bytes > in->disk_free / 2)
         say(ret, false,
             "pictures are encoded in each step: their latents would take %s of the "
-            "coordinator's room for blobs, of which %s are free",
-            str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room));
+            "coordinator's room for blobs, of which %s are free%s",
+            str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room),
+            often ? "; encoders.run: worker would keep them on the workers' disks" : "");
     else if (share >= 1)
         say(ret, false,
             "pictures are encoded in each step: with %d stages and %d micro-batch%s a pipeline's "
@@ -69,7 +72,7 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
         say(ret, true,
             "pictures are encoded before the training: phases are bounded by time, so "
             "each may be seen many times");
-    else if (times * (1 - share) > 2 * passes)
+    else if (often)
         say(ret, true,
             "pictures are encoded before the training: each is seen %.1f times%s, and "
             "%s its latents",

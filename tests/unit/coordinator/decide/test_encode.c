@@ -34,8 +34,12 @@ static const struct {
     {"flip more", 410, .flip = true, .once = true,
      .reason = "seen 4.1 times, and two passes of the encoder make"},
     {"no disk", 1000, 6, 10,
-     .reason = "6.0 MiB of the coordinator's room for blobs, of which 10.0 MiB are free"},
-    {"many", 1000, .shards = 8193, .reason = "of the 8193 shards at most 8192"},
+     .reason = "6.0 MiB of the coordinator's room for blobs, of which 10.0 MiB are free; "
+               "encoders.run: worker would keep them on the workers' disks"},
+    {"no disk, seconds", 0, 6, 10, .reason = "encoders.run: worker would keep them"},
+    {"many", 1000, .shards = 8193,
+     .reason = "of the 8193 shards at most 8192 can be encoded before the training; encoders.run: "
+               "worker would keep their latents"},
     {"not too many", 1000, .shards = 8192, .once = true, .reason = "seen 10.0 times"},
     {"asked once, many", 1000, .shards = 8193, .asked_once = true, .impossible = true,
      .reason = "raise data.shard_samples"},
@@ -85,6 +89,17 @@ static void test_encode(void **state)
     }
 }
 
+/* Whoever sees a picture hardly more than once is not told of a cache for it. */
+static void test_no_cache(void **state)
+{
+    struct encode_decision d;
+    const struct encode_in in = {.pictures = 100, .seen = 200, .latents_bytes = 6, .disk_free = 10};
+    encode_decide(&in, &d);
+    assert_false(d.once);
+    assert_non_null(strstr(d.reason, "of which 10 B are free"));
+    assert_null(strstr(d.reason, "worker would keep"));
+}
+
 static void test_no_pictures(void **state)
 {
     struct encode_decision d;
@@ -96,6 +111,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode),
+        cmocka_unit_test(test_no_cache),
         cmocka_unit_test(test_no_pictures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
