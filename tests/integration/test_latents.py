@@ -296,16 +296,30 @@ def test_weights_that_are_there_are_not_fetched(place, tmp_path):
 
 
 def test_kept_latents_are_those_of_the_vae(place, tmp_path):
-    """A job with other settings of the text encoder, or another bound, uses the latents that the last job kept."""
+    """A job with other settings of the text encoder, or another bound, finds all latents that the last job kept: none is encoded, and so
+    written, again.  One that is damaged is."""
+    def written():
+        paths = [os.path.join(folder, f) for folder, _, files in os.walk(tmp_path) for f in files if f.endswith(".lat")]
+        return {path: os.stat(path).st_mtime_ns for path in paths}
+
+    def train(name, encoders):  # long enough to see every picture
+        job = swarm.submit(write(place, f"kept-{name}", encoders=f"path: pipe, run: worker, {encoders}", rounds=3))
+        swarm.wait_job(job, "done")
+        return written()
+
     with running(tmp_path) as swarm:
         swarm.worker("a")
-        kept = []
-        for name, encoders in (("first", "cache: 64"), ("second", "cache: 96, tokens: 8, layer: -2")):
-            job = swarm.submit(write(place, f"kept-{name}", encoders=f"path: pipe, run: worker, {encoders}"))
-            swarm.wait_job(job, "done")
-            kept.append(sorted(f for _, _, files in os.walk(tmp_path) for f in files if f.endswith(".lat")))
-        assert kept[0]
-        assert kept[0] == kept[1]
+        first = train("first", "cache: 64")
+        assert first
+        assert train("second", "cache: 96, tokens: 8, layer: -2") == first
+        largest = max(first, key=os.path.getsize)  # of pictures that are trained on
+        with open(largest, "r+b") as f:
+            byte = f.read(1)[0]
+            f.seek(0)
+            f.write(bytes([byte ^ 2]))
+        damaged = written()
+        third = train("third", "cache: 64")
+        assert {path for path in third if third[path] != damaged[path]} == {largest}
 
 
 def test_encoders_run_in_bubbles(place, tmp_path):
@@ -413,8 +427,11 @@ def test_what_does_not_fit_is_refused(place):
     refused(place, "swapped", ["text_encoder", "AutoencoderKL"], encoders="vae: pipe/text_encoder", sample="")
     changed(place, "zero", "vae", scaling_factor=0)
     refused(place, "scale", ["scaling_factor is 0"], encoders="path: zero")
-    changed(place, "small", "text_encoder", vocab_size=100)
-    refused(place, "vocab", ["small/text_encoder"], encoders="path: small")
+    changed(place, "narrow", "text_encoder", vocab_size=100)
+    refused(place, "embedding", ["narrow/text_encoder", "token_embedding.weight is (", "config.json makes it (100, 32)"], encoders="path: narrow")
+    small = changed(place, "small", "text_encoder")
+    frozen_models.clip(os.path.join(small, "text_encoder"), 100)
+    refused(place, "vocab", ["the tokenizer in", "small/tokenizer has", "small/text_encoder knows 100", "different models"], encoders="path: small")
     refused(place, "tokens", ["encoders.tokens is 99", "24 positions"], encoders="path: pipe, tokens: 99")
     refused(place, "one-token", ["encoders.tokens is '1'", "from 2 to 4096"], encoders="path: pipe, tokens: 1")
     changed(place, "short", "tokenizer", "tokenizer_config.json", model_max_length=1)
