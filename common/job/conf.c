@@ -113,10 +113,11 @@ static int wrong(const struct bind *b, const struct conf_key *k, const struct ya
     size_t n = 0;
     while (k->type == CONF_ENUM && k->names[n])
         n++;
-    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s%s", b->doc->file,
-                   node->line, path, quote, node->text, quote, wants,
+    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s%s%s%s",
+                   b->doc->file, node->line, path, quote, node->text, quote, wants,
                    node->quoted && !is_texty(k) ? " without quotes" : "",
-                   str_hint(node->text, k->names, n, "", hint));
+                   str_hint(node->text, k->names, n, "", hint), k->note ? "; " : "",
+                   k->note ? k->note : "");
 }
 
 static int set_list(const struct bind *b, const struct conf_key *k, const struct yaml_node *node,

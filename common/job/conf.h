@@ -53,7 +53,8 @@ struct conf_key {
     const char *zero;         /* CONF_INT: a word for 0, besides the range */
     const char *less;         /* CONF_DOUBLE, with a range from 0: a word for -1 */
     bool required;
-    const char *doc;            /* NULL: of older releases' files; nobody is told of it */
+    const char *doc;  /* NULL: of older releases' files; nobody is told of it */
+    const char *note; /* CONF_ENUM: ends the sentence about a wrong value; NULL: nothing */
     const struct conf_key *sub; /* CONF_SECTION */
 };
 

@@ -94,6 +94,8 @@ static const struct conf_key encoders_keys[] = {
     CONF(struct job_encoders, layer, INT, .def = "-1", .min = -2, .max = -1,
          .doc = "CLIP: the hidden layer that is read, -1 the last, -2 the one before it"),
     CONF(struct job_encoders, run, ENUM, .names = encode_names, .def = "auto",
+         .note =
+             "fly, with train.fill, is what runs the VAE in the bubbles of an island's pipeline",
          .doc = "where the VAE runs. fly: in each step. worker: in each step, with latents "
                 "cached on the worker's disk. job: once per picture, before training. auto: job "
                 "where a picture is encoded more than twice (four times with data.flip), not "

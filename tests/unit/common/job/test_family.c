@@ -97,6 +97,10 @@ static void test_encoders(void **state)
         {"model: {dim: 16, depth: 1, heads: 2}\nencoders: {text: t, run: job}\n",
          "job:6: encoders.run keeps latents, but there is no encoders.vae to make them", false,
          false},
+        {"model: {dim: 16, depth: 1, heads: 2}\nencoders: {vae: v, run: island}\n",
+         "job:6: encoders.run is 'island', expected one of auto, fly, worker, job; fly, with "
+         "train.fill, is what runs the VAE in the bubbles of an island's pipeline",
+         false, false},
         {"model: {dim: 16, depth: 1, heads: 2}\nsample: {prompts: [a]}\n",
          "job:6: sample.prompts is given, but there is no encoders.text to read them", false,
          false},
