@@ -164,8 +164,23 @@ static json_t *prediction_json(const struct measured *at, const struct predictio
     return o;
 }
 
+/* Warns of a pipeline if a machine such as this one cannot have it. */
+static void warn_of_one_device(const char *path, const struct job_train *t,
+                               const struct measured *at)
+{
+    char stages[48];
+    if (at->cards > 1 || (t->stages == 0 && t->parallel != JOB_PARALLEL_PIPELINE))
+        return;
+    (void)snprintf(stages, sizeof stages, "train.stages is %d", t->stages);
+    (void)fprintf(
+        stderr,
+        "warning: %s: %s, but this machine has one device: a worker like it trains the "
+        "whole model; a pipeline needs several devices, as in workerd --device cuda:all\n",
+        path, t->stages > 0 ? stages : "train.parallel is pipeline");
+}
+
 /* Predicts the job's needs; a prediction that fails does not make the job wrong. */
-static int say_prediction(const struct cli *cli, const struct job_file *job,
+static int say_prediction(const struct cli *cli, const char *path, const struct job_file *job,
                           const struct job_file_size *size, struct predict_options opt,
                           struct err *err)
 {
@@ -195,6 +210,7 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
         else
             (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
     } else {
+        warn_of_one_device(path, &job->spec.train, &at);
         if (!at.refused[0])
             predict(&job->spec, &c, &at, &opt, &p);
         const struct disk_need disk = disk_of(job, &c, &at, size, &opt, &p);
@@ -238,7 +254,7 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
     opt.data_s = (double)(clock_now_ns() - begun) / 1e9;
     opt.holdout = size.holdout;
     if (rc == 0)
-        rc = say_prediction(cli, &job, &size, opt, err);
+        rc = say_prediction(cli, args->rest[0], &job, &size, opt, err);
     job_file_close(&job);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include "common/job/family.h"
 #include "common/job/job.h"
 #include "common/job/recipe.h"
+#include "kernels/device/device.h"
 #include "worker/net/flops.h"
 #include "worker/train/plan.h"
 #include "worker/train/profile.h"
@@ -220,10 +221,11 @@ static void say(const struct measure *m, const struct err *err)
 {
     char device[256];
     island_text(m->island, device, sizeof device);
-    json_t *o = json_pack("{s:s,s:i,s:I,s:i,s:i,s:I,s:I}", "device", device, "together",
-                          m->joined + 1, "parameters", (json_int_t)m->model->params, "batch",
-                          m->opt.batch, "micro_batches", m->opt.accumulate, "memory_bytes",
-                          (json_int_t)m->plan.need, "room_bytes", (json_int_t)m->plan.room);
+    json_t *o =
+        json_pack("{s:s,s:i,s:i,s:I,s:i,s:i,s:I,s:I}", "device", device, "cards", device_cards(),
+                  "together", m->joined + 1, "parameters", (json_int_t)m->model->params, "batch",
+                  m->opt.batch, "micro_batches", m->opt.accumulate, "memory_bytes",
+                  (json_int_t)m->plan.need, "room_bytes", (json_int_t)m->plan.room);
     if (m->refused)
         json_object_set_new(o, "refused", json_string(err->msg));
     else

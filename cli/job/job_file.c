@@ -212,6 +212,22 @@ static void warn_of_momentum(const char *job_path, const struct job_spec *s, boo
                 job_path, o->lr, o->momentum, gain);
 }
 
+/* Warns of a pipeline whose stages wait for most of a step, since it has few micro-batches.  How
+ * many stages a chain of a cascade will have is not known here. */
+static void warn_of_bubbles(const char *job_path, const struct job_spec *s)
+{
+    const struct job_train *t = &s->train;
+    if (t->accumulate == 0 || t->accumulate >= t->stages || job_has_upscaler(s))
+        return;
+    fprintf(stderr,
+            "warning: %s: train.accumulate is %d with %d stages: %d %% of the devices' time is "
+            "idle%s; %d would leave a fifth\n",
+            job_path, t->accumulate, t->stages,
+            100 * (t->stages - 1) / (t->accumulate + t->stages - 1),
+            job_has_latents(s) || job_has_captions(s) ? ", or has only the encoders to run" : "",
+            4 * t->stages);
+}
+
 static int check_recipe(const char *job_path, struct job_file *job, struct err *err)
 {
     struct composition comp;
@@ -219,6 +235,7 @@ static int check_recipe(const char *job_path, struct job_file *job, struct err *
     if (rc < 0)
         return err_wrap(err, "%s", job_path);
     warn_of_momentum(job_path, &job->spec, !composition_shares(&comp));
+    warn_of_bubbles(job_path, &job->spec);
     job->partitions = comp.n_partitions;
     composition_release(&comp);
     return 0;

@@ -89,6 +89,7 @@ static int read_answer(const char *answer, struct measured_network *network, str
         return err_set(err, -ERR_FORMAT, "`workerd measure` said no JSON: %s", why.text);
     str_copy(at->device, sizeof at->device, cli_str(o, "device", "?"));
     str_copy(at->refused, sizeof at->refused, cli_str(o, "refused", at->refused));
+    at->cards = (int)cli_int(o, "cards", 0);
     at->room_bytes = (uint64_t)cli_int(o, "room_bytes", 0);
     *network = (struct measured_network){
         .parameters = (uint64_t)cli_int(o, "parameters", 0),

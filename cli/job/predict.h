@@ -27,6 +27,7 @@ struct measured_network {
 
 struct measured {
     char device[128];
+    int cards; /* GPUs here, of which one was measured */
     uint64_t room_bytes;
     struct measured_network networks[COMPOSITION_NETWORKS];
     char refused[sizeof(((struct err *)0)->msg)]; /* why a network does not fit; else empty */

@@ -64,6 +64,24 @@ def test_momentum_that_makes_the_loss_jump_is_warned_of(tmp_path, replicas, mome
         assert done.stderr == ""
 
 
+@pytest.mark.parametrize("train, words", [
+    ("parallel: pipeline", ["train.parallel is pipeline", "one device", "--device"]),
+    ("stages: 4, accumulate: 4", ["train.stages is 4", "one device", "--device"]),
+    ("stages: 4, parallel: pipeline, accumulate: 2", ["train.accumulate is 2 with 4 stages", "60 % of the devices' time is idle"]),
+    ("parallel: data, accumulate: 2", [])])
+def test_pipelines_that_cannot_pay_are_warned_of(tmp_path, train, words):
+    """On one device there is none; with few micro-batches its stages wait."""
+    job = write_job(tmp_path, depth=4)
+    text = open(job, encoding="utf-8").read().replace("train: {", f"train: {{{train}, ")
+    assert train in text
+    open(job, "w", encoding="utf-8").write(text)
+    done = skerry("check", job)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if all(word in line for word in words)]
+    assert all(line.startswith("warning: ") for line in done.stderr.splitlines()), done.stderr
+    assert len(said) == 1 if words else done.stderr == "", done.stderr
+
+
 def test_empty_class(tmp_path):
     job = write_job(tmp_path)
     os.makedirs(tmp_path / "data" / "nothing")
