@@ -318,9 +318,11 @@ static const struct conf_key recipe_keys[] = {
          .doc = "ddm: number of experts, one per partition of the data"),
     CONF(struct job_recipe, levels, INTS, .min = 1, .max = 256,
          .doc = "dipaco: modules of each level, such as [4, 4]; the blocks are divided evenly "
-                "among the levels"),
+                "among the levels. With an upscaler the first half is the model's, the rest the "
+                "upscaler's"),
     CONF(struct job_recipe, private_blocks, INTS, .min = 0, .max = 255,
-         .doc = "dipaco: numbers of the blocks, from 0, that every path has for itself"),
+         .doc = "dipaco: numbers of the blocks, from 0, that every path has for itself; an "
+                "upscaler's follow the model's"),
     CONF(struct job_recipe, private_embeddings, BOOL, .def = "false",
          .doc = "dipaco: every path has its own embeddings and head; with trainer.levels true "
                 "by default"),

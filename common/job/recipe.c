@@ -234,21 +234,45 @@ static const char *depth_key(const struct job_spec *spec)
     return spec->trainer.levels.n > 0 ? "trainer.levels" : "outer.fragments";
 }
 
+/* The levels of each chain: with an upscaler the first half are the base's. */
+static int chain_levels(const struct job_spec *spec)
+{
+    return (int)spec->recipe.levels.n / (job_has_upscaler(spec) ? 2 : 1);
+}
+
+static int check_levels(const struct job_spec *spec, struct err *err)
+{
+    const struct job_recipe *r = &spec->recipe;
+    const bool up = job_has_upscaler(spec);
+    const int each = chain_levels(spec);
+    if (up && r->levels.n % 2)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.levels has %zu level%s; with an upscaler half of them are the "
+                       "model's and half the upscaler's: give an even number",
+                       r->levels.n, str_plural(r->levels.n));
+    const bool base = spec->model.depth % each != 0;
+    if (base || (up && spec->upscaler.depth % each))
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.levels has %d level%s%s, which do not divide the %d blocks of "
+                       "%s evenly",
+                       each, str_plural((uint64_t)each), up ? " for each chain" : "",
+                       base ? spec->model.depth : spec->upscaler.depth,
+                       base ? depth_key(spec) : "upscaler.depth");
+    return 0;
+}
+
 static int count_paths(const struct job_spec *spec, uint64_t *ret_paths, struct err *err)
 {
     const struct job_recipe *r = &spec->recipe;
-    int depth = spec->model.depth;
     if (r->levels.n == 0)
         return err_set(err, -ERR_CONFIG,
                        "recipe.levels is missing; give the modules of each level, such as [2, 2]");
     if (r->levels.n > COMPOSITION_DIGITS_MAX)
         return err_set(err, -ERR_CONFIG, "recipe.levels has %zu levels, at most %d are possible",
                        r->levels.n, COMPOSITION_DIGITS_MAX);
-    if (depth % (int)r->levels.n)
-        return err_set(err, -ERR_CONFIG,
-                       "recipe.levels has %zu levels, which do not divide the %d blocks of "
-                       "%s evenly",
-                       r->levels.n, depth, depth_key(spec));
+    int rc = check_levels(spec, err);
+    if (rc < 0)
+        return rc;
     *ret_paths = 1;
     for (size_t l = 0; l < r->levels.n; l++) {
         *ret_paths *= (uint64_t)r->levels.items[l];
@@ -282,7 +306,7 @@ static int limit_dipaco(const struct job_spec *spec, const struct composition *c
 {
     const struct job_recipe *r = &spec->recipe;
     const struct composition_network *n = &c->networks[0];
-    int depth = spec->model.depth;
+    int depth = job_blocks(spec);
     for (size_t i = 0; i < r->private_blocks.n; i++)
         if (r->private_blocks.items[i] >= depth)
             return err_set(err, -ERR_CONFIG,
@@ -308,11 +332,13 @@ static void dipaco_levels(const struct job_spec *spec, struct composition_networ
                           uint32_t paths)
 {
     const struct job_recipe *r = &spec->recipe;
-    int depth = spec->model.depth, per_level = depth / (int)r->levels.n;
+    const int depth = job_blocks(spec), each = chain_levels(spec);
     bool own = r->private_embeddings;
+    int b = 0;
     for (size_t l = 0; l < r->levels.n; l++) {
         struct composition_level *level = add_level(n, (uint32_t)r->levels.items[l]);
-        for (int b = (int)l * per_level; b < ((int)l + 1) * per_level; b++)
+        const int end = b + ((int)l < each ? spec->model.depth : spec->upscaler.depth) / each;
+        for (; b < end; b++)
             if (!is_private(r, b))
                 add_block(level, b);
         level->embedders = l == 0 && !own;
@@ -321,7 +347,7 @@ static void dipaco_levels(const struct job_spec *spec, struct composition_networ
     if (!own && r->private_blocks.n == 0)
         return;
     struct composition_level *level = add_level(n, paths);
-    for (int b = 0; b < depth; b++)
+    for (b = 0; b < depth; b++)
         if (is_private(r, b))
             add_block(level, b);
     level->embedders = level->head = own;
@@ -370,7 +396,7 @@ static const struct recipe {
 } recipes[] = {
     {"diloco", compose_one, NULL, false, false, false, true},
     {"ddm", compose_ddm, limit_ddm, true, false, false, false},
-    {"dipaco", compose_dipaco, limit_dipaco, false, true, false, false},
+    {"dipaco", compose_dipaco, limit_dipaco, false, true, false, true},
     {"distill", compose_distill, NULL, false, false, true, false},
 };
 
@@ -480,7 +506,7 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
     if (rc == 0 && job_has_upscaler(spec) && !find_recipe(spec->recipe.name)->chains)
         rc = err_set(err, -ERR_CONFIG,
                      "upscaler.low_side is given, but recipe.name is %s: a model with an upscaler "
-                     "is trained only by diloco",
+                     "is trained only by diloco and dipaco",
                      spec->recipe.name);
     if (rc == 0 && spec->model.self_condition > 0 && (ret->mixture || ret->teacher_job))
         rc = err_set(err, -ERR_CONFIG,

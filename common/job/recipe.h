@@ -10,7 +10,8 @@
  *            one more path, of a second network, that learns from all of the data
  *            which partition a noised sample is from
  *   dipaco   DiPaCo (Douillard et al., 2024): L levels of K_l modules, a path for
- *            each combination, with a partition of its own; chosen blocks private
+ *            each combination, with a partition of its own; chosen blocks private; with an
+ *            upscaler L/2 levels of each chain
  *   distill  one path that learns from the experts of another job
  *
  * Fragments (Streaming DiLoCo) cut every level into levels with the same modules,

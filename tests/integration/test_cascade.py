@@ -99,6 +99,29 @@ def test_two_devices_train_it(place):
     del out
 
 
+def test_paths_of_both_chains(place):
+    """DiPaCo: a level of each chain, two modules each; a path is a base with an upscaler, and learns, draws and goes out as one."""
+    paths = (r"name: diloco, replicas: 2", "name: dipaco, levels: [2, 2]"), (r"eval: \{", "partition: {dims: 8, fine: 16}\neval: {")
+    first, _ = run(place, "paths-first", rounds(1, 2), *paths, workers=2)
+    last, out = run(place, "paths", rounds(2, 15), *paths, workers=2)
+    modules = {(m["level"], m["index"]): m for m in last["job"]["modules"]}
+    assert sorted(modules) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(m["version"] == 2 and m["bytes_from_others"] > 0 for m in modules.values())
+    assert sum(p["samples"] for p in last["job"]["partitions"]) > 0 and len(last["job"]["partitions"]) == 4
+
+    def by_path(report):
+        return {(f["path"], f["name"]): f["value"] for f in report["job"]["figures"] if f["name"] in CHAINS}
+    before, after = by_path(first), by_path(last)
+    assert len(after) == 8
+    assert all(after[key] < 0.9 * before[key] for key in after), (before, after)
+    models = [read_safetensors(os.path.join(out, f"model-{p}", "model.safetensors")) for p in range(4)]
+    for name in models[0]:
+        same = [(models[0][name] == m[name]).all() for m in models]
+        # Paths are (base, upscaler): 0 and 1 have the base in common, 0 and 2 the upscaler.
+        assert same == ([True, False, True, False] if name.startswith("upscaler.") else [True, True, False, False]), name
+    assert os.path.getsize(os.path.join(out, "samples.png")) > 0
+
+
 @pytest.mark.parametrize("change, words", [
     ((r"low_side: 8", "low_side: 6"), "upscaler.low_side is 6, which does not divide data.image_size (16)"),
     ((r"low_side: 8, ", ""), "upscaler.low_side is missing"),

@@ -173,6 +173,9 @@ static const struct {
      "upscaler.dim is 20, expected a multiple of 16 for a model that is told captions"},
     {"data: {path: x, image_size: 32, buckets: [16x32]}\nupscaler: {low_side: 8}\n",
      "takes only square images"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n"
+     "partition: {features: model}\n",
+     "partition.features is model, but one of two chains gives no features", ", warm_start: w"},
 };
 
 static void test_upscaler(void **state)

@@ -193,6 +193,36 @@ static void test_dipaco(void **state)
     composition_release(&c);
 }
 
+/* Each chain has half of the levels; its private blocks are numbered behind the base's. */
+static void test_dipaco_upscaler(void **state)
+{
+    struct composition c;
+    assert_int_equal(compose("type: dit",
+                             "}\nrecipe: {name: dipaco, levels: [2, 1, 1, 3], "
+                             "private_blocks: [0, 15]}\nupscaler: {low_side: 8, depth: 4}",
+                             &c, NULL),
+                     0);
+    const struct composition_network *n = &c.networks[0];
+    assert_cut(n, 16);
+    assert_int_equal(c.n_paths, 6);
+    assert_int_equal(c.n_partitions, 6);
+    assert_int_equal(n->n_levels, 5);
+    assert_int_equal(c.n_modules, 2 + 1 + 1 + 3 + 6);
+    static const struct {
+        uint8_t first, last;
+    } blocks[] = {{1, 5}, {6, 11}, {12, 13}, {14, 14}, {0, 15}};
+    for (uint32_t l = 0; l < n->n_levels; l++) {
+        assert_int_equal(n->levels[l].blocks[0], blocks[l].first);
+        assert_int_equal(n->levels[l].blocks[n->levels[l].n_blocks - 1], blocks[l].last);
+    }
+    assert_true(n->levels[0].embedders && n->levels[3].head);
+    /* Path 4 is (1, 0, 0, 1). */
+    assert_int_equal(c.modules[c.paths[4].modules[0]].index, 1);
+    assert_int_equal(c.modules[c.paths[4].modules[3]].index, 1);
+    assert_int_equal(c.modules[c.paths[4].modules[2]].paths, 6);
+    composition_release(&c);
+}
+
 static void test_dipaco_fragments(void **state)
 {
     struct composition c;
@@ -291,7 +321,16 @@ static void test_refused(void **state)
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nupscaler: {low_side: 8}",
          "upscaler.low_side is given, but recipe.name is ddm"},
         {"type: dit", "}\nrecipe: {name: dipaco, levels: [2]}\nupscaler: {low_side: 8}",
-         "recipe.name is dipaco"},
+         "recipe.levels has 1 level; with an upscaler half of them are the model's and half the "
+         "upscaler's: give an even number"},
+        {"type: dit",
+         "}\nrecipe: {name: dipaco, levels: [2, 2, 2, 2]}\nupscaler: {low_side: 8, depth: 3}",
+         "recipe.levels has 2 levels for each chain, which do not divide the 3 blocks of "
+         "upscaler.depth evenly"},
+        {"type: dit",
+         "}\nrecipe: {name: dipaco, levels: [2, 2], private_blocks: [15]}\nupscaler: {low_side: 8, "
+         "depth: 3}",
+         "but the model has blocks 0 to 14"},
         {"type: dit", "}\nrecipe: {name: distill, teacher: 1}\nupscaler: {low_side: 8}",
          "recipe.name is distill"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [256, 256]}", "more than 1024 paths"},
@@ -361,11 +400,17 @@ static void test_too_many_levels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_diloco),           cmocka_unit_test(test_upscaler),
-        cmocka_unit_test(test_fragments),        cmocka_unit_test(test_ddm),
-        cmocka_unit_test(test_ddm_external),     cmocka_unit_test(test_dipaco),
-        cmocka_unit_test(test_dipaco_fragments), cmocka_unit_test(test_external_fragments),
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_on_record),
+        cmocka_unit_test(test_diloco),
+        cmocka_unit_test(test_upscaler),
+        cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_ddm),
+        cmocka_unit_test(test_ddm_external),
+        cmocka_unit_test(test_dipaco),
+        cmocka_unit_test(test_dipaco_fragments),
+        cmocka_unit_test(test_dipaco_upscaler),
+        cmocka_unit_test(test_external_fragments),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_on_record),
         cmocka_unit_test(test_too_many_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
