@@ -1,4 +1,5 @@
 """The dashboard in headless Chromium, with a real coordinator, workers and jobs behind it."""
+import math
 import os
 import signal
 import threading
@@ -435,6 +436,63 @@ def test_every_size_fits_and_can_be_read(show, name):
     assert page.js(UNNAMED) == []
     page.look(f"{name}-phone", 390)
     assert page.count("#readout span") <= 12, "the legend is too long"
+
+
+# What people without green (deuteranopia) or red cones (protanopia) see of linear RGB: Machado, Oliveira and Fernandes (2009).
+EYES = {
+    "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+LANES = """const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const probe = document.body.appendChild(document.createElement('i'));
+  return import('/web/util.js').then(({lane, dashes}) => [...Array(arguments[0]).keys()].map((i) => {
+    probe.style.color = lane(i, arguments[0]);
+    paint.fillStyle = getComputedStyle(probe).color;
+    paint.fillRect(0, 0, 1, 1);
+    return [[...paint.getImageData(0, 0, 1, 1).data].slice(0, 3), dashes(i)];
+  }))"""
+
+
+def product(matrix, vector):
+    return [sum(a * b for a, b in zip(row, vector)) for row in matrix]
+
+
+def lab(rgb, eye):
+    """CIE L*a*b* of a colour as such an eye sees it."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in rgb)]
+    seen = [min(1, max(0, v)) for v in product(EYES[eye], linear)]
+    x, y, z = (t ** (1 / 3) if t > 216 / 24389 else (24389 / 27 * t + 16) / 116
+               for t in (v / white for v, white in zip(product(XYZ, seen), (0.95047, 1, 1.08883))))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_eye_can_tell_the_lines(show, scheme):
+    """About 2 can just be told side by side. Neighbours are far from that, the others of the palette still are; of more lines than it
+    has colours no two have the same hue and dashes."""
+    page = show(canned.plain())
+    page.look(f"colours-{scheme}", scheme=scheme)
+    for n, apart in ((8, 30), (24, 20)):
+        lanes = page.js(LANES, n)
+        for eye in EYES:
+            seen = [lab(rgb, eye) for rgb, _ in lanes]
+            close = [(i, round(math.dist(*seen[i:i + 2]), 1)) for i in range(n - 1) if math.dist(*seen[i:i + 2]) < apart]
+            assert not close, f"{eye}: of {n} lines these are like the next: {close}"
+            alike = [(i, j) for i in range(n) for j in range(i) if n == 8 and math.dist(seen[i], seen[j]) < 15]
+            assert not alike, f"{eye}: of {n} lines these are alike: {alike}"
+        assert all(a[1] != b[1] for a, b in zip(lanes, lanes[1:])), "neighbours have the same dashes"
+        assert len({str(lane) for lane in lanes}) == n
+
+
+def test_lines_have_dashes_and_numbers(show):
+    page = show(canned.experts())
+    page.wait(lambda: page.count("#chart .tag") == 8, "a number at each line")
+    assert sorted(page.js("return [...document.querySelectorAll('#chart .tag')].map((t) => t.textContent)")) == [str(i) for i in range(8)]
+    dashed = "return [...document.querySelectorAll(arguments[0])].map((e) => getComputedStyle(e).strokeDasharray)"
+    assert len(set(page.js(dashed, "#chart .replica"))) == 4
+    assert len(set(page.js(dashed, "#readout .key.lane path"))) == 4
 
 
 def lit(page):

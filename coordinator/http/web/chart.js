@@ -1,13 +1,14 @@
 // The loss chart: every replica faint (of many paths: every path), their mean bold, held-out loss as
 // points.  A router has a loss of its own kind, so it is drawn alone.  In place of the loss a number that a trainer
 // names can be shown.
-import {$, el, svg, digits, loss, number, lane} from './util.js';
+import {$, el, svg, digits, loss, number, lane, dashes} from './util.js';
 
 const BINS = 320;        // points drawn per line
 const LINES = 24;        // more than so many are a band from the lowest to the highest
 const NAMED = 8;         // lines named in the legend and the readout
 const KEEP = 20000;      // points kept per replica; beyond it every second one goes
-const PAD = {left: 56, right: 14, top: 10, bottom: 26};
+const PAD = {left: 56, right: 26, top: 10, bottom: 26};
+const TAG = 11;          // height of a line's number
 
 // Points of all lines by bins of x: [{x, mean, by: Map(key -> mean)}].
 export function bin(lines, evals) {
@@ -266,6 +267,22 @@ export class LossChart {
     return bins.length ? `${this.line(high)}L${this.line(low.reverse()).slice(1)}Z` : '';
   }
 
+  // The numbers of the paths, where their lines end.
+  tags(root, bins) {
+    const ends = this.names.map((name) => {
+      const last = bins.findLast((b) => b.by.has(name));
+      return {name, x: this.x(last.x), y: this.y(last.by.get(name)) + 4};
+    }).sort((a, b) => a.y - b.y);
+    ends.forEach((e, i) => (e.y = i ? Math.max(e.y, ends[i - 1].y + TAG) : e.y));
+    let below = this.size.height - PAD.bottom + TAG;
+    for (const e of ends.reverse()) {
+      below = Math.min(e.y, below - TAG);
+      const text = svg('text', {class: 'tag', x: e.x + 6, y: below});
+      text.textContent = e.name;
+      root.append(text);
+    }
+  }
+
   draw() {
     const rect = this.box.getBoundingClientRect();
     this.size = {width: rect.width, height: rect.height};
@@ -289,8 +306,10 @@ export class LossChart {
         const points = data.bins.filter((b) => b.by.has(name)).map((b) => [b.x, b.by.get(name)]);
         const line = svg('path', {class: `replica${this.byPath && name === this.looked ? ' on' : ''}`, d: this.line(points)});
         line.style.setProperty('--lane', this.color(name));
+        line.setAttribute('stroke-dasharray', dashes(name));
         root.append(line);
       });
+    if (this.byPath && groups.size <= NAMED) this.tags(root, data.bins);
     root.append(svg('path', {class: 'mean', d: this.line(data.bins.map((b) => [b.x, b.mean]))}));
     root.classList.toggle('alone', data.bins.length === 1);
     const on = root.querySelector('.replica.on');
@@ -363,7 +382,8 @@ export class LossChart {
   }
 
   key(name) {
-    const key = el('i', {class: 'key lane'});
+    const key = svg('svg', {class: 'key lane', viewBox: '0 0 24 8', 'aria-hidden': 'true'},
+      svg('path', {d: 'M0 4H24', 'stroke-dasharray': dashes(name)}));
     key.style.setProperty('--lane', this.color(name));
     return key;
   }

@@ -1,5 +1,5 @@
 // The grid of modules and paths, and what is known of each path, partition and figure.
-import {$, el, svg, setText, sync, bar, compact, number, loss, plural, lane, DASH} from './util.js';
+import {$, el, svg, setText, sync, bar, compact, number, loss, plural, lane, dashes, DASH} from './util.js';
 
 const LANES_MAX = 64; // beyond it only the lane of the path that is looked at is drawn
 const SEEN = /^routed (\d+)$/; // share of the held-out samples that the router sends to an expert
@@ -140,6 +140,7 @@ function drawLanes() {
       d += `M${a.x.toFixed(1)} ${a.bottom.toFixed(1)}C${a.x.toFixed(1)} ${mid.toFixed(1)} ${b.x.toFixed(1)} ${mid.toFixed(1)} ${b.x.toFixed(1)} ${b.top.toFixed(1)}`;
     }
     node.setAttribute('d', d);
+    node.setAttribute('stroke-dasharray', dashes(p.path));
     node.style.setProperty('--lane', color(p));
   });
   light();

@@ -31,9 +31,16 @@ export function bar(node, fraction) {
   node.style.width = `${Math.max(0, Math.min(1, fraction || 0)) * 100}%`;
 }
 
-// The colour of path i of n: the palette while it lasts, then hues that are far apart for neighbours.
+// The colour of path i of n: the palette while it lasts, then hues that are far apart for neighbours, and of other
+// lightness, which every eye can tell.
 export function lane(i, n) {
-  return n <= 8 ? `var(--s${i})` : `hsl(${Math.round((i * 360 * 0.381966) % 360)} var(--lane-s) var(--lane-l))`;
+  return n <= 8 ? `var(--s${i})` : `oklch(var(--lane-l${i % 2}) 0.11 ${Math.round((i * 360 * 0.381966) % 360)})`;
+}
+
+// The dashes of line i: others than its neighbours' and those of the next line of its colour.
+const DASHES = ['none', '7 4', '2 4', '10 4 2 4'];
+export function dashes(i) {
+  return DASHES[(i + (i >> 3)) % DASHES.length];
 }
 
 // Children of `parent` follow `items`: one node each, kept by key, so that focus and selection
