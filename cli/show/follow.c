@@ -11,6 +11,7 @@
 #define POLL_MS 400
 #define BAR 20
 #define SPEED_POLLS 32 /* speeds are averaged over about so many polls */
+#define LATE_POLLS 8   /* who is late in so many polls on end is waited for */
 
 struct follow {
     struct cli *cli;
@@ -21,15 +22,22 @@ struct follow {
     bool answers;   /* the coordinator, so that the job is known to go on */
     int64_t round;  /* last one printed where there is no terminal */
     char state[32]; /* last seen, of show_state() */
-    char late[128]; /* the late worker of the last printed line; "": none */
+    char late[128]; /* who was late in the last poll; "": nobody */
+    unsigned polls; /* in so many polls on end */
+    char told[128]; /* who was waited for when a line was last printed; "": nobody */
     double speed;   /* averaged, as workers report theirs one after the other; 0: not known */
 };
 
+/* What a line says, in its order; what is not known is "". */
+enum part { ROUND, LOSS, SPEED, LEFT, TROUBLE, PARTS };
+
 /* Progress in words, and as a share; without that there is no bar. */
 struct progress {
-    char words[512];
+    char words[PARTS][512];
     double share; /* negative: not known */
 };
+
+#define LINE_BYTES sizeof((struct progress *)NULL)->words
 
 /* The wait of a late worker, or one that holds up the job; NULL: there is none. */
 static const json_t *late_one(const json_t *job)
@@ -44,33 +52,39 @@ static const json_t *late_one(const json_t *job)
     return NULL;
 }
 
-static void add_trouble(const json_t *job, struct progress *p)
+/* The same, if it has been late for longer than a moment. */
+static const json_t *waited_for(const struct follow *f, const json_t *job)
 {
-    const json_t *late = late_one(job);
-    size_t n = strlen(p->words), room = sizeof p->words - n;
-    char trouble[SHOW_TROUBLE_MAX];
+    return f->polls >= LATE_POLLS ? late_one(job) : NULL;
+}
+
+static void add_trouble(const struct follow *f, const json_t *job, struct progress *p)
+{
+    const json_t *late = waited_for(f, job);
+    char trouble[SHOW_TROUBLE_MAX], *words = p->words[TROUBLE];
+    const size_t room = sizeof p->words[TROUBLE];
     if (*show_trouble(job, trouble)) /* the trouble already names the reason */
-        snprintf(p->words + n, room, "  %s", trouble);
+        snprintf(words, room, "%s", trouble);
     else if (late && cli_has(late, "worker"))
-        snprintf(p->words + n, room, "  waits for %s: %s", cli_str(late, "what", "?"),
+        snprintf(words, room, "waits for %s: %s", cli_str(late, "what", "?"),
                  cli_str(late, "why", ""));
     else if (late)
-        snprintf(p->words + n, room, "  waits: %s", cli_str(late, "why", ""));
+        snprintf(words, room, "waits: %s", cli_str(late, "why", ""));
 }
 
 static void describe_round(const struct follow *f, const json_t *job, struct progress *p)
 {
-    char eta[STR_HUMAN_MAX], loss[32] = "", speed[48] = "", left[64] = "";
+    char eta[STR_HUMAN_MAX];
     long long round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
     long long steps = cli_int(job, "total_steps", 0);
     if (cli_has(job, "loss"))
-        snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
+        snprintf(p->words[LOSS], sizeof p->words[LOSS], "loss %.4f", cli_num(job, "loss", 0.0));
     if (f->speed > 0)
-        snprintf(speed, sizeof speed, "  %.*f %s/s", f->speed < 10 ? 1 : 0, f->speed,
-                 show_unit(job));
+        snprintf(p->words[SPEED], sizeof p->words[SPEED], "%.*f %s/s", f->speed < 10 ? 1 : 0,
+                 f->speed, show_unit(job));
     if (cli_has(job, "eta_ms"))
-        snprintf(left, sizeof left, "  ETA %s", cli_duration(job, "eta_ms", eta));
-    snprintf(p->words, sizeof p->words, "round %lld/%lld%s%s%s", round, rounds, loss, speed, left);
+        snprintf(p->words[LEFT], sizeof p->words[LEFT], "ETA %s", cli_duration(job, "eta_ms", eta));
+    snprintf(p->words[ROUND], sizeof p->words[ROUND], "round %lld/%lld", round, rounds);
     p->share = steps    ? cli_num(job, "step", 0.0) / (double)steps
                : rounds ? (double)round / (double)rounds
                         : 0.0;
@@ -88,10 +102,10 @@ static void describe_stage(const json_t *job, struct progress *p)
         snprintf(begun, sizeof begun, "  round %lld/%lld", round, cli_int(job, "rounds", 0));
     if (total > 1) {
         p->share = (double)cli_int(stage, "done", 0) / (double)total;
-        snprintf(p->words, sizeof p->words, "%s%s", name, begun);
+        snprintf(p->words[ROUND], sizeof p->words[ROUND], "%s%s", name, begun);
     } else {
-        snprintf(p->words, sizeof p->words, "%s%s%s%s", cli_str(job, "state", "?"), begun,
-                 *reason ? ": " : "", reason);
+        snprintf(p->words[ROUND], sizeof p->words[ROUND], "%s%s%s%s", cli_str(job, "state", "?"),
+                 begun, *reason ? ": " : "", reason);
     }
 }
 
@@ -103,7 +117,7 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
     if (cli_job_ended(state)) {
         if (cli_has(job, "loss"))
             snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
-        snprintf(p->words, sizeof p->words, "%s after round %lld/%lld%s%s%s", state,
+        snprintf(p->words[ROUND], sizeof p->words[ROUND], "%s after round %lld/%lld%s%s%s", state,
                  cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss, *reason ? ": " : "",
                  reason);
         return;
@@ -112,17 +126,36 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
         describe_round(f, job, p);
     else
         describe_stage(job, p);
-    add_trouble(job, p);
+    add_trouble(f, job, p);
 }
 
-/* Redraws the line: the words, and before them a bar if there is room. */
+/* The parts of the line but those in `without`, a bit each.  Returns its length. */
+static size_t join(const struct progress *p, unsigned without, char line[LINE_BYTES])
+{
+    size_t n = 0;
+    for (unsigned i = 0; i < PARTS; i++)
+        if (*p->words[i] && !(without & 1U << i))
+            n += (size_t)snprintf(line + n, LINE_BYTES - n, "%s%s", n ? "  " : "", p->words[i]);
+    return n;
+}
+
+/* Redraws the line: the words, and before them a bar if there is room.  Where there is not enough
+ * for the words, the speed goes first, then the loss, and the round before the time left. */
 static void draw(const struct progress *p)
 {
-    char line[sizeof "[] " + BAR + sizeof p->words], bar[BAR + 1] = "";
+    static const enum part goes[] = {SPEED, LOSS};
+    char line[LINE_BYTES], barred[sizeof "[] " + BAR + sizeof line], bar[BAR + 1] = "";
+    const unsigned columns = moving_columns();
+    unsigned without = 0;
+    size_t n = join(p, 0, line);
     for (int i = 0; i < BAR; i++)
         bar[i] = i < p->share * BAR ? '#' : '.';
-    (void)snprintf(line, sizeof line, "[%s] %s", bar, p->words);
-    moving_draw(p->share >= 0 && strlen(line) <= moving_columns() ? line : p->words);
+    (void)snprintf(barred, sizeof barred, "[%s] %s", bar, line);
+    for (size_t i = 0; i < 2 && n > columns; i++)
+        n = join(p, without |= 1U << goes[i], line);
+    if (*p->words[LEFT] && strlen(p->words[ROUND]) + 2 + strlen(p->words[LEFT]) > columns)
+        (void)join(p, without | 1U << ROUND, line);
+    moving_draw(p->share >= 0 && strlen(barred) <= columns ? barred : line);
 }
 
 static void tell_silence(struct follow *f, const char *why)
@@ -134,7 +167,8 @@ static void tell_silence(struct follow *f, const char *why)
         cli_say_away(&f->away, why);
         return;
     }
-    (void)snprintf(p.words, sizeof p.words, "no answer from the coordinator for %s: %.400s",
+    (void)snprintf(p.words[ROUND], sizeof p.words[ROUND],
+                   "no answer from the coordinator for %s: %.400s",
                    str_human_duration(clock_now_ms() - f->away.seen_ms, gone), why);
     draw(&p);
 }
@@ -149,15 +183,26 @@ static bool goes_on(const struct follow *f, const json_t *job)
     return cli_int(job, "round", 0) == f->round && !strcmp(show_state(job), f->state);
 }
 
-/* Without a terminal: prints a line for each round, change of state, and newly late worker. */
+/* Without a terminal: prints a line for each round, change of state, and who is newly waited for.
+ */
 static void print(struct follow *f, const json_t *job, const struct progress *p)
+{
+    const json_t *late = waited_for(f, job);
+    const char *who = late ? cli_str(late, "what", "") : "";
+    char line[LINE_BYTES];
+    if (goes_on(f, job) && (!*who || !strcmp(who, f->told)))
+        return;
+    (void)join(p, 0, line);
+    fprintf(f->lines, "%s\n", line);
+    (void)fflush(f->lines); /* follow() sees a failure */
+    str_copy(f->told, sizeof f->told, who);
+}
+
+static void note_late(struct follow *f, const json_t *job)
 {
     const json_t *late = late_one(job);
     const char *who = late ? cli_str(late, "what", "") : "";
-    if (goes_on(f, job) && (!*who || !strcmp(who, f->late)))
-        return;
-    fprintf(f->lines, "%s\n", p->words);
-    (void)fflush(f->lines); /* follow() sees a failure */
+    f->polls = !*who ? 0 : strcmp(who, f->late) != 0 ? 1 : f->polls + 1;
     str_copy(f->late, sizeof f->late, who);
 }
 
@@ -169,6 +214,7 @@ static void show(struct follow *f, const json_t *job)
         f->speed = 0;
     if (speed > 0)
         f->speed += f->speed > 0 ? (speed - f->speed) / SPEED_POLLS : speed;
+    note_late(f, job);
     describe(f, job, &p);
     if (f->cli->json) {
         if (!goes_on(f, job)) {

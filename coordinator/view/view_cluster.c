@@ -329,6 +329,7 @@ struct waiting {
     unsigned looks;        /* at all workers */
     const struct path_rec *path;
     bool path_late; /* its round is late */
+    bool alone;     /* one worker at most is here: it holds up nobody */
 };
 
 static bool is_full(const struct waiting *w)
@@ -393,7 +394,7 @@ static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late
     if (w == NULL)
         return;
     member_lease(ctx->co, w, &d);
-    if ((d.verdict != LEASE_ALIVE || round_is_late(ctx, t)) != late)
+    if ((d.verdict != LEASE_ALIVE || (!ctx->alone && round_is_late(ctx, t))) != late)
         return;
     (void)snprintf(what, sizeof(what), "worker %llu (%s)", (unsigned long long)w->id, w->name);
     const char *doing = t->activity[0] ? t->activity : "working";
@@ -689,6 +690,10 @@ static void tell_untold(struct waiting *ctx)
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
     struct waiting ctx = {.co = co, .fn = fn, .arg = arg};
+    unsigned here = 0;
+    for (size_t i = 0; i < co->state.n_workers && here < 2; i++)
+        here += co->state.workers[i]->state == WORKER_HERE;
+    ctx.alone = here < 2;
     if (view_is_slow(co))
         wait_for_disk(&ctx);
     if (!co->store_ok)

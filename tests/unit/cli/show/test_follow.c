@@ -103,6 +103,11 @@ static void the_end_of_a_job_is_the_status(void **state)
     "\"loss\":0.5,\"images_per_s\":80,\"eta_ms\":61000,\"waiting_for\":[" waiting "]}"
 #define TRAINS(late)                                                                               \
     "{\"worker\":3,\"what\":\"isle-b\",\"why\":\"training, step 9 of 50\",\"late\":" late "}"
+/* For longer than a moment. */
+#define LATE(round, waiting)                                                                       \
+    RUNNING(round, waiting), RUNNING(round, waiting), RUNNING(round, waiting),                     \
+        RUNNING(round, waiting), RUNNING(round, waiting), RUNNING(round, waiting),                 \
+        RUNNING(round, waiting), RUNNING(round, waiting)
 #define NOBODY                                                                                     \
     "{\"worker\":null,\"what\":\"TRAIN task 4\",\"why\":\"no worker is here\",\"late\":true}"
 #define STALLED                                                                                    \
@@ -111,6 +116,7 @@ static void the_end_of_a_job_is_the_status(void **state)
 #define PAUSED                                                                                     \
     "{\"state\":\"running\",\"paused\":true,\"round\":2,\"rounds\":4,\"stalled\":"                 \
     "\"a person has paused it\",\"waiting_for\":[" NOBODY "]}"
+#define BARRED "[#####...............] round 1/4  loss 0.5000  80 images/s  ETA 1m01s"
 #define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
 
 /* The history of a long job is large: it is asked for only when there is something to print. */
@@ -148,9 +154,10 @@ static void a_line_is_said_for_each_round(void **state)
         RUNNING("1", TRAINS("false")), /* who does what is expected is not named */
         RUNNING("1", TRAINS("false")), /* and nothing new is not said */
         RUNNING("2", TRAINS("false")),
-        RUNNING("2", TRAINS("true")), /* somebody is late: said once */
+        LATE("2", TRAINS("true")), /* somebody is late: said once */
         RUNNING("2", TRAINS("true")),
-        RUNNING("2", TRAINS("false") "," NOBODY),
+        LATE("2", TRAINS("false") "," NOBODY),
+        RUNNING("2", TRAINS("true")), /* for a moment */
         PAUSED,
         PAUSED,
         RUNNING("2", TRAINS("false")), /* it goes on */
@@ -224,27 +231,36 @@ static void lines_that_cannot_be_written(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* The line is redrawn in place and never wider than the terminal: the bar goes first. */
+/* The line is redrawn in place and never wider than the terminal: the bar goes first, then the
+ * speed, the loss, and what is waited for; the time left stays. */
 static void a_terminal_has_one_line(void **state)
 {
-    static const char *const answers[] = {RUNNING("1", ""), RUNNING("1", TRAINS("true")), DONE,
-                                          NULL};
-    char said[4096];
-    follow_on_terminal(80, answers, said);
-    assert_string_equal(said, "\r\033[K[#####...............] round 1/4  loss 0.5000  80 images/s"
-                              "  ETA 1m01s"
-                              "\r\033[Kround 1/4  loss 0.5000  80 images/s  ETA 1m01s"
-                              "  waits for isle-b: training, ste"
-                              "\r\033[Kdone after round 4/4\r\n");
-    follow_on_terminal(160, answers, said);
-    assert_non_null(strstr(said, "[#####...............] round 1/4  loss 0.5000  80 images/s"
-                                 "  ETA 1m01s  waits for isle-b: training, step 9 of 50\r"));
-    follow_on_terminal(30, answers, said);
-    assert_string_equal(said, "\r\033[Kround 1/4  loss 0.5000  80 im"
-                              "\r\033[Kround 1/4  loss 0.5000  80 im"
-                              "\r\033[Kdone after round 4/4\r\n");
-    follow_on_terminal(9, answers, said);
-    assert_string_equal(said, "\r\033[Kround 1/\r\033[Kround 1/\r\033[Kdone aft\r\n");
+    static const struct {
+        unsigned short width;
+        const char *first, *waits, *done;
+    } cases[] = {
+        {160, BARRED, BARRED "  waits for isle-b: training, step 9 of 50", "done after round 4/4"},
+        {80, BARRED, "round 1/4  loss 0.5000  ETA 1m01s  waits for isle-b: training, step 9 of 50",
+         "done after round 4/4"},
+        {40, "round 1/4  loss 0.5000  ETA 1m01s",
+         "round 1/4  ETA 1m01s  waits for isle-b:", "done after round 4/4"},
+        {30, "round 1/4  ETA 1m01s", "round 1/4  ETA 1m01s  waits f", "done after round 4/4"},
+        {15, "ETA 1m01s", "ETA 1m01s  wai", "done after rou"},
+        {9, "ETA 1m01", "ETA 1m01", "done aft"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const answers[] = {RUNNING("1", ""), LATE("1", TRAINS("true")), DONE,
+                                              NULL};
+        char said[4096], first[256], last[256];
+        (void)snprintf(first, sizeof first, "\r\033[K%s\r", cases[i].first);
+        (void)snprintf(last, sizeof last, "\r\033[K%s\r\033[K%s\r\n", cases[i].waits,
+                       cases[i].done);
+        follow_on_terminal(cases[i].width, answers, said);
+        const size_t n = strlen(said);
+        if (strncmp(said, first, strlen(first)) != 0 || n < strlen(last) ||
+            strcmp(said + n - strlen(last), last) != 0)
+            fail_msg("%u columns: %s", cases[i].width, said);
+    }
 }
 
 /* Characters count, not bytes, and a reason of several lines is one. */

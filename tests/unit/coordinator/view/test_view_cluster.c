@@ -55,6 +55,10 @@ static void test_late(void **state)
     path->ready_ms = core_now(r->co) - 10 * usual_ms - 60000;
     assert_int_equal(look(r, j->id).late, 1);
     assert_string_equal(look(r, j->id).who, "worker 1 (fake)");
+    /* The only worker holds up nobody. */
+    edit_worker(r, b->id)->state = WORKER_LEFT;
+    assert_int_equal(look(r, j->id).late, 0);
+    edit_worker(r, b->id)->state = WORKER_HERE;
 
     /* Not heard of for longer than it should be. */
     path->ready_ms = core_now(r->co);
