@@ -405,6 +405,19 @@ static void add_module(void *arg, const struct view_module *m)
     http_json_push(arg, o);
 }
 
+static json_t *round_parts(const struct round_parts *p)
+{
+    json_t *o = must(json_object());
+    put(o, "worker", count(p->worker));
+    put(o, "begin", must(json_real((double)p->begin)));
+    put(o, "steps", must(json_real((double)p->steps)));
+    put(o, "network", must(json_real((double)p->network)));
+    put(o, "rest", must(json_real((double)p->rest)));
+    put(o, "fold", must(json_real((double)p->fold)));
+    put(o, "behind", must(json_real((double)p->behind)));
+    return o;
+}
+
 json_t *http_json_round(const struct round_rec *r)
 {
     json_t *o = must(json_object());
@@ -419,6 +432,7 @@ json_t *http_json_round(const struct round_rec *r)
     put(o, "steps", count(r->steps));
     put(o, "bytes_up", count(r->bytes_up));
     put(o, "bytes_down", count(r->bytes_down));
+    put(o, "parts", r->parts.worker ? round_parts(&r->parts) : json_null());
     put(o, "at", http_json_at(r->at_unix_ms));
     return o;
 }

@@ -3,7 +3,7 @@
 #include "common/job/job.h"
 #include "coordinator/http/http_json.h"
 
-#define ROUND_BYTES_MAX 512 /* with a comma */
+#define ROUND_BYTES_MAX 768 /* with a comma */
 
 struct history {
     struct buf *out;

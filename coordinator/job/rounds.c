@@ -530,8 +530,45 @@ static void settle_late(struct coordinator *co, struct job *j)
 
 /* ---- the end of a round -------------------------------------------------- */
 
+static float seconds_between(uint64_t from_ms, uint64_t to_ms)
+{
+    return to_ms > from_ms ? (float)(to_ms - from_ms) / 1e3f : 0;
+}
+
+/* Where the time of the path's round goes that ends now. */
+static struct round_parts parts_of(struct coordinator *co, const struct job *j, uint32_t p)
+{
+    const struct path_rec *path = &j->paths[p];
+    const struct task *last = NULL;
+    uint64_t before_ms = 0;
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+        const struct task *t = query_phase(&co->state, j, p, r);
+        if (t == NULL || t->state != TASK_DONE || t->train.round != path->round || t->older ||
+            t->ended_ms == 0)
+            continue;
+        const bool later = last == NULL || t->ended_ms > last->ended_ms;
+        const uint64_t other_ms = !later ? t->ended_ms : last != NULL ? last->ended_ms : 0;
+        before_ms = other_ms > before_ms ? other_ms : before_ms;
+        last = later ? t : last;
+    }
+    if (last == NULL || path->ready_ms == 0)
+        return (struct round_parts){0};
+    const float held = seconds_between(last->leased_ms, last->ended_ms);
+    const float steps = fminf(last->seconds, held);
+    const float network = fminf((float)last->train.waited_ms / 1e3f, held - steps);
+    return (struct round_parts){
+        .worker = last->worker_id,
+        .begin = seconds_between(path->ready_ms, last->leased_ms),
+        .steps = steps,
+        .network = network,
+        .rest = held - steps - network,
+        .fold = seconds_between(last->ended_ms, core_now(co)),
+        .behind = before_ms != 0 ? seconds_between(before_ms, last->ended_ms) : 0,
+    };
+}
+
 static void end_round(struct coordinator *co, struct job *j, uint32_t p,
-                      const struct phase_sum *sum, uint32_t expected)
+                      const struct phase_sum *sum, uint32_t expected, struct round_parts parts)
 {
     struct path_rec *path = job_edit_path(j, p);
     struct round_rec rec = {
@@ -546,6 +583,7 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
         .seconds = (float)query_round_ms(path, core_now(co)) / 1e3f,
         .bytes_up = path->bytes_up,
         .bytes_down = path->bytes_down,
+        .parts = parts,
         .at_unix_ms = (int64_t)clock_wall_ms(),
     };
     path->round++;
@@ -560,6 +598,7 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct phase_sum sum = j->paths[p].sum; /* phases that were late for an earlier round */
     uint32_t expected = sum.phases;
+    const struct round_parts parts = parts_of(co, j, p);
     job_edit_path(j, p)->sum = (struct phase_sum){0};
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
         struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
@@ -573,7 +612,7 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
         else if (t != NULL)
             settle_missed(co, j, t, j->paths[p].round - t->train.round, &sum);
     }
-    end_round(co, j, p, &sum, expected);
+    end_round(co, j, p, &sum, expected, parts);
 }
 
 /* Is everything contributed while a worker still makes the last steps of its phase?  One that has
@@ -676,7 +715,7 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
         open += path->replicas[r].task_id != 0;
     }
     while (path->round < path->phases / k) {
-        end_round(co, j, p, &path->sum, k);
+        end_round(co, j, p, &path->sum, k, (struct round_parts){0}); /* no phase is the last */
         job_edit_path(j, p)->sum = (struct phase_sum){0};
     }
     if (!path->ready && path->phases < total)

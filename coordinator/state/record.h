@@ -9,6 +9,16 @@
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256
 
+/* Where a round's time went, in seconds, as the phase that ended last tells. */
+struct round_parts {
+    uint64_t worker;      /* that made it; 0: not known, as in a round that saw a restart */
+    float begin;          /* until it was leased */
+    float steps, network; /* computing; waiting for the network meanwhile */
+    float rest;           /* of the phase: fetching, coding, sending, saving */
+    float fold;           /* from its report to the new version */
+    float behind;         /* how long after the last but one it ended */
+};
+
 /* Round r of a path made version r + 1. */
 struct round_rec {
     uint32_t path, round, contributions, expected;
@@ -21,6 +31,7 @@ struct round_rec {
     /* Only in memory: who told eval_loss (0: unknown), and whether two have. */
     bool eval_sure;
     uint64_t eval_by;
+    struct round_parts parts; /* only in memory */
 };
 
 /* The result of a SAMPLE task. */

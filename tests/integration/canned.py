@@ -152,7 +152,8 @@ class Job:
                 self.record("eval", p, r, step=r * 50, eval_loss=base + 0.02 + 0.5 / r)
                 self.job["history"].append({
                     "path": p["path"], "round": r, "loss": base + 0.5 / r, "eval_loss": base + 0.02 + 0.5 / r, "seconds": 61.0,
-                    "contributions": 1, "expected": 1, "samples": 1600, "steps": 50, "bytes_up": 1 << 20, "bytes_down": 1 << 20, "at": AT})
+                    "contributions": 1, "expected": 1, "samples": 1600, "steps": 50, "bytes_up": 1 << 20, "bytes_down": 1 << 20,
+                    "parts": {"worker": 1, "begin": 0.1, "steps": 1.5, "network": 0, "rest": 0.4, "fold": 0.2, "behind": 0.3}, "at": AT})
             if self.n > 1:
                 self.job["epochs"].append({"partition": p["partition"], "epoch": 1, "total": p["samples"], "done": p["samples"] // 2,
                                            "leased": p["samples"] // 8, "pending": p["samples"] - p["samples"] // 2 - p["samples"] // 8})

@@ -67,6 +67,35 @@ static void its_ways(void **state)
     mem_free(picture);
 }
 
+static void rounds_are_a_table(void **state)
+{
+    static const char *const answers[] = {
+        "{\"path_list\":[{}],\"history\":[{\"round\":1,\"path\":0,\"seconds\":4,\"parts\":null},"
+        "{\"round\":2,\"path\":0,\"seconds\":3.5,\"parts\":{\"worker\":2,\"begin\":0.25,"
+        "\"steps\":2,\"network\":0,\"rest\":0.75,\"fold\":0.5,\"behind\":1.5}}]}",
+        "{\"items\":[{\"id\":1,\"name\":\"isle-a\"},{\"id\":2,\"name\":\"isle-b\"}],\"next\":null}",
+        NULL};
+    static const char *const none[] = {"{\"history\":[]}", "{\"items\":[],\"next\":null}", NULL};
+    uint64_t *rounds = flag(&command_trace, "rounds");
+    const char **out = flag(&command_trace, "out");
+    struct cli cli = {0};
+    struct ran r;
+    *rounds = 5;
+    run(&command_trace, &cli, "7", answers, &r);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.asked, "GET /v1/jobs/7?history=5&samples=0 HTTP/1.1");
+    assert_string_equal(
+        r.said, "  round  seconds  begin  steps  network  rest  fold  last worker  behind\n"
+                "      1     4.00      -      -        -     -     -  -                 -\n"
+                "      2     3.50   0.25   2.00     0.00  0.75  0.50  2 (isle-b)     1.50\n");
+    run(&command_trace, &cli, "7", none, &r);
+    assert_string_equal(r.said, "no round has ended\n");
+    *out = "file";
+    run(&command_trace, &cli, "7", none, &r);
+    assert_string_equal(r.err.msg, "--rounds prints a table: leave out --out and --svg");
+    *rounds = 0;
+}
+
 static void none_leaves_no_file(void **state)
 {
     static const char *const no[] = {"{\"error\":{\"code\":\"x\",\"message\":\"no trace\"}}", NULL};
@@ -86,6 +115,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(its_ways, make, unmake),
+        cmocka_unit_test_setup_teardown(rounds_are_a_table, make, unmake),
         cmocka_unit_test_setup_teardown(none_leaves_no_file, make, unmake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

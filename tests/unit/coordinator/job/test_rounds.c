@@ -388,6 +388,37 @@ static void a_round_adds_up(void **state)
     assert_true(j->rounds[1].loss == 3 && j->rounds[1].samples == 24);
 }
 
+/* The phase that ended last tells where the round's time went; after a restart nobody knows. */
+static void a_round_has_parts(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    struct worker *a = here(co), *b = here(co);
+    rounds_advance(co, j);
+    struct task *t = done(co, j, 0, 1, a), *u = done(co, j, 1, 1, b);
+    const uint64_t now = core_now(co);
+    job_edit_path(j, 0)->ready_ms = now - 3800;
+    t->leased_ms = now - 2800;
+    t->ended_ms = now - 800;
+    u->leased_ms = now - 3800;
+    u->ended_ms = now - 1300;
+    new_version(j, 1);
+    rounds_close(co, j, 0);
+    const struct round_parts *parts = &j->rounds[0].parts;
+    assert_int_equal(parts->worker, a->id);
+    assert_float_equal(parts->begin, 1, 1e-4);
+    assert_float_equal(parts->steps, 0.5, 1e-4);
+    assert_float_equal(parts->network, 0.03, 1e-4);
+    assert_float_equal(parts->rest, 1.47, 1e-4);
+    assert_float_equal(parts->behind, 0.5, 1e-4);
+    assert_float_equal(parts->begin + parts->steps + parts->network + parts->rest + parts->fold,
+                       j->rounds[0].seconds, 0.1);
+    rounds_advance(co, j);
+    done(co, j, 0, 2, a)->older = done(co, j, 1, 2, b)->older = true;
+    rounds_close(co, j, 0);
+    assert_int_equal(j->rounds[1].parts.worker, 0);
+}
+
 /* A phase that nobody has is closed without: who has contributed hears of it, and the replica goes
  * on where it would have been. */
 static void a_round_is_closed_without_a_phase(void **state)
@@ -628,6 +659,7 @@ int main(void)
         TEST(a_path_waits_for_its_modules),
         TEST(the_next_phases_begin_together),
         TEST(a_round_adds_up),
+        TEST(a_round_has_parts),
         TEST(a_round_is_closed_without_a_phase),
         TEST(a_lost_phase_that_gave_all_counts),
         TEST(what_is_too_late_is_refused),
