@@ -32,6 +32,28 @@ ROUNDS, ROUNDS_LEAST = 8, 3  # alternations of a comparison; with fewer it is no
 READY_S, GO_S = 240, 120  # a program that takes longer, until it is ready or for its steps, is ended
 
 
+# Flags of /proc/cpuinfo, and the sets as `skerry doctor` names them; each has those before it.
+SETS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512 with bf16", "amx_bf16": "AVX-512 with AMX"}
+NARROWED = {"generic": 0, "avx2": 1, "avx512": 2, "avx512bf16": 3}  # how many of them SKERRY_CPU_ISA leaves
+
+
+def cpuinfo(key):
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        found = re.search(rf"^{key}\s*:\s*(.*)$", f.read(), re.M)
+    return found.group(1).strip() if found else ""
+
+
+def cpu_has(flag):
+    """True if our kernels may use the set: the CPU has it, and SKERRY_CPU_ISA does not leave it out."""
+    allowed = list(SETS)[:NARROWED.get(os.environ.get("SKERRY_CPU_ISA"), len(SETS))]
+    return flag in allowed and flag in cpuinfo("flags").split()
+
+
+def instructions():
+    """The instruction set that our kernels use."""
+    return next((SETS[flag] for flag in reversed(SETS) if cpu_has(flag)), "no vector extension in use")
+
+
 class OverLimit(TimeoutError):
     """The time of a part is used up.  It is an OSError, so that a figure fails with it as with any other reason."""
 
@@ -64,7 +86,8 @@ class Figures:
         else:
             holds = value <= float(bound[2:])
         self.rows = [r for r in self.rows if r["name"] != name]
-        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds, "note": note})
+        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds, "note": note,
+                          "cpu": cpuinfo("model name"), "instructions": instructions()})
         shown = "not measured" if value is None else f"{value:.4g}"
         print(f"{name:24} {shown:>14} {unit:14} {bound:>10}  {'holds' if holds else 'MISSED':7} {note}",
               flush=True)
@@ -132,17 +155,9 @@ def json_lines(argv, timeout=300):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def cpu_has(flags):
-    """True if the CPU has one of the flags, and SKERRY_CPU_ISA does not leave AVX-512 out."""
-    if os.environ.get("SKERRY_CPU_ISA", "native") in ("avx2", "generic"):
-        return False
-    with open("/proc/cpuinfo", encoding="utf-8") as f:
-        return re.search(rf"^flags\s*:.*\b({flags})\b", f.read(), re.M) is not None
-
-
 def has_bf16():
     """True if the CPU multiplies bf16: else a step of PyTorch takes minutes, and precision: auto is f32 on both sides."""
-    return cpu_has("avx512_bf16|amx_bf16")
+    return cpu_has("avx512_bf16") or cpu_has("amx_bf16")
 
 
 def torch_peer(argv):

@@ -2,6 +2,7 @@
 their processes."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import types
 
 import pytest
 
-from common import children_of
+from common import BIN, children_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
 import bench  # noqa: E402
@@ -80,6 +81,18 @@ def test_a_program_without_an_end(fig, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.count("not measured: ") == 2 and "0 of 2 figures hold" in said
     assert "not measured: a: not measured within its 4 s" in said
+
+
+@pytest.mark.parametrize("isa", [None, "avx2"])
+def test_a_row_names_the_processor(fig, monkeypatch, isa):
+    """And the instruction set as the program itself does."""
+    if isa:
+        monkeypatch.setenv("SKERRY_CPU_ISA", isa)
+    fig.add("some", 1.0, "s", "<=2")
+    doctor = subprocess.run([os.path.join(BIN, "skerry"), "doctor"], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    said = re.search(r"^\w+ +instructions +(.+)$", doctor.stdout, re.M).group(1)
+    assert fig.rows[0]["instructions"] in said, said
+    assert fig.rows[0]["cpu"] == bench.cpuinfo("model name")
 
 
 def test_a_figure_of_a_card(capsys):
