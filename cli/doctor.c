@@ -208,7 +208,6 @@ static void look_at_coordinator(struct cli *cli, const struct token *token, stru
 {
     struct doctor_coordinator *c = &f->coordinator;
     struct err err = {0};
-    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
     str_copy(c->host, sizeof c->host, token->host);
     str_copy(c->role, sizeof c->role, token_role_name(token->role));
     c->only_joins = token->role == TOKEN_ROLE_WORKER;
@@ -218,13 +217,10 @@ static void look_at_coordinator(struct cli *cli, const struct token *token, stru
     try_to_reach(&f->ports[1], token, token->http_plain);
     if (f->ports[1].wrong[0])
         return; /* which another finding reports */
-    token_http_url(token, url);
-    token_bearer(token->secret, bearer);
-    if (http_client_new(url, token->pin, bearer, &cli->http, &err) < 0) {
+    if (cli_open(cli, token, &err) < 0) {
         str_copy(c->wrong, sizeof c->wrong, err.msg);
         return;
     }
-    http_client_heed(cli->http, &cli_interrupted);
     ping(cli, c);
     if (!c->only_joins)
         ask_status(cli, c);

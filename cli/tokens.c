@@ -216,6 +216,15 @@ static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
         rc = err_set(err, -ERR_USAGE,
                      "--expires of a new token is %gs, expected a time from 1s to 36500d",
                      (double)life_ms / 1e3);
+    else if (role && ((has_uses && !uses) || (has_workers && !workers) || (has_jobs && !jobs) ||
+                      (has_budget && !(budget > 0))))
+        rc = err_set(
+            err, -ERR_USAGE,
+            "--%s of a new token is 0, which would allow nothing; leave it out for no bound",
+            has_uses && !uses         ? "uses"
+            : has_workers && !workers ? "workers"
+            : has_jobs && !jobs       ? "jobs"
+                                      : "budget");
     else if (role && change)
         rc = err_set(err, -ERR_USAGE,
                      "--new makes a token and --change changes one: give only one of them");

@@ -109,8 +109,11 @@ static int check_options(struct options *o, struct err *err)
     if (o->bandwidth && rate_parse(o->bandwidth, &o->bytes_per_s, err) < 0)
         return err_wrap(err, "--max-bandwidth");
     if (o->price && price_parse(o->price, &o->dollars) < 0)
-        return err_set(err, -EINVAL, "--price %s: expected dollars an hour, such as 0.9/h",
-                       o->price);
+        return err_set(
+            err, -EINVAL,
+            "--price %s: expected dollars an hour, such as 0.9/h, more than 0 and at most "
+            "%.0f; without it the machine counts as free",
+            o->price, PRICE_MAX);
     if (o->share_at && !o->share)
         return err_set(err, -EINVAL, "--share-at is for --share, which names the site");
     if (o->models && !file_is_dir(o->models))

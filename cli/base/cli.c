@@ -73,10 +73,20 @@ void cli_on_slow(struct cli *cli, void (*tell)(void *arg, bool command), void *a
     http_client_on_slow(cli->http, SLOW_MS, tell ? tell : say_slow, arg);
 }
 
+int cli_open(struct cli *cli, const struct token *token, struct err *err)
+{
+    char bearer[TOKEN_BEARER_MAX];
+    token_http_url(token, cli->url);
+    token_bearer(token->secret, bearer);
+    int rc = http_client_new(cli->url, token->pin, bearer, &cli->http, err);
+    if (rc == 0)
+        http_client_heed(cli->http, &cli_interrupted);
+    return rc;
+}
+
 int cli_connect(struct cli *cli, struct err *err)
 {
     struct token token;
-    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
     int rc = cli_find_token(cli, &token, err);
     if (rc == -ERR_NOTFOUND)
         return err_set(err, -ERR_AUTH,
@@ -90,13 +100,9 @@ int cli_connect(struct cli *cli, struct err *err)
             "this is a worker's token; `skerry` needs an operator's or a viewer's, such as the "
             "one that coordinatord writes to user.token in its data directory");
     cli->role = token.role;
-    token_http_url(&token, url);
-    token_bearer(token.secret, bearer);
-    rc = http_client_new(url, token.pin, bearer, &cli->http, err);
-    if (rc == 0) {
-        http_client_heed(cli->http, &cli_interrupted);
+    rc = cli_open(cli, &token, err);
+    if (rc == 0)
         cli_on_slow(cli, NULL, NULL);
-    }
     return rc;
 }
 
@@ -106,6 +112,13 @@ void cli_close(struct cli *cli)
     cli->http = NULL;
     json_decref(cli->uploads);
     cli->uploads = NULL;
+}
+
+/* Another web server's or a portal's answer; of a proxy before the coordinator its errors are
+ * (5xx), too, which may pass. */
+static bool is_page(const struct http_response *r)
+{
+    return r->body != NULL && r->status < 500 && r->body[strspn(r->body, " \t\r\n")] == '<';
 }
 
 int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **ret, struct err *err,
@@ -131,6 +144,13 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     }
     if (rc < 0)
         return rc;
+    if (is_page(&response)) {
+        http_response_release(&response);
+        return err_set(err, -EHOSTUNREACH,
+                       "%s answers with a web page, as no coordinator does: another server has the "
+                       "address, or a portal on the way wants a login in a browser first",
+                       cli->url);
+    }
     cli->answered = true;
     rc = http_response_check(&response, err);
     if (response.status == 401) /* the server's message speaks of headers */

@@ -31,16 +31,19 @@ struct cli {
         *token; /* --server, as token_source.h has it; else $SKERRY_TOKEN, else the saved one */
     bool json;  /* --json: data for programs on stdout, nothing else there */
     struct http_client *http;
-    bool answered;        /* the coordinator has, to some call */
-    enum token_role role; /* of the token, once connected */
-    json_t *uploads;      /* the files that were sent or were there, as /v1/uploads takes them */
-    time_t uploads_s;     /* when all of them were last asked for, since boot */
+    char url[TOKEN_URL_MAX]; /* of the coordinator, once connected */
+    bool answered;           /* the coordinator has, to some call */
+    enum token_role role;    /* of the token, once connected */
+    json_t *uploads;         /* the files that were sent or were there, as /v1/uploads takes them */
+    time_t uploads_s;        /* when all of them were last asked for, since boot */
 };
 
 /* The token of --server, else of $SKERRY_TOKEN, else the saved one.  -ERR_NOTFOUND, with no
  * sentence: there is none. */
 int cli_find_token(const struct cli *cli, struct token *ret, struct err *err);
-/* Finds the token and opens a client with the pinned key; no byte is sent yet. */
+/* Opens a client with the pinned key; no byte is sent yet. */
+int cli_open(struct cli *cli, const struct token *token, struct err *err);
+/* The same with the token that is found, which must be a user's. */
 int cli_connect(struct cli *cli, struct err *err);
 void cli_close(struct cli *cli);
 /* The folder of this program, where the others are, too (mem_free). */
@@ -54,7 +57,8 @@ int cli_temporary(char **ret, struct err *err);
 char *cli_token_path(void);
 
 /* A call with JSON both ways: body may be NULL, *ret (may be NULL) is the caller's; the path is
- * a format.  A status of 300 and above is an error with the server's sentence. */
+ * a format.  A status of 300 and above is an error with the server's sentence, and so is a web
+ * page, which no coordinator answers with: -EHOSTUNREACH. */
 __attribute__((format(printf, 6, 7))) int cli_call(struct cli *cli, const char *method,
                                                    const json_t *body, json_t **ret,
                                                    struct err *err, const char *path, ...);

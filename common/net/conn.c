@@ -533,7 +533,10 @@ static void handshake(struct conn *c)
     if (rc < 0) {
         flush(c); /* the alert tells the other side the reason */
         if (c->state != CLOSED)
-            close_with(c, -ERR_FORMAT, "the TLS handshake failed", gnutls_strerror(rc));
+            close_with(c, -ERR_FORMAT, "the TLS handshake failed",
+                       rc == GNUTLS_E_UNEXPECTED_PACKET
+                           ? "the other side speaks no TLS, so it is another program"
+                           : gnutls_strerror(rc));
         return;
     }
     struct err err = {0};

@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import bench  # noqa: E402
 import beyond  # noqa: E402
 import card  # noqa: E402
+import first  # noqa: E402
 
 PEER = """#!{python}
 import os, signal, sys, time
@@ -93,6 +94,19 @@ def test_a_row_names_the_processor(fig, monkeypatch, isa):
     said = re.search(r"^\w+ +instructions +(.+)$", doctor.stdout, re.M).group(1)
     assert fig.rows[0]["instructions"] in said, said
     assert fig.rows[0]["cpu"] == bench.cpuinfo("model name")
+
+
+@pytest.mark.parametrize("ends, names", [("touch $d/samples.png; sleep 1", {"first_grid_minutes", "demo_minutes"}), ("exit 1", set())])
+def test_the_demo_is_timed(fig, monkeypatch, tmp_path, ends, names):
+    program(tmp_path / "skerry", f'#!/bin/sh\nfor d; do :; done\nmkdir -p "$d"\n{ends}\n')
+    monkeypatch.setenv("SKERRY_BIN", str(tmp_path))
+    lab = types.SimpleNamespace(swarm=types.SimpleNamespace(folder=str(tmp_path)))
+    if names:
+        first.demo(fig, lab, None)
+    else:
+        with pytest.raises(RuntimeError, match="status 1"):
+            first.demo(fig, lab, None)
+    assert {row["name"] for row in fig.rows if 0 < row["value"] <= 2} == names
 
 
 def test_a_figure_of_a_card(capsys):

@@ -110,8 +110,10 @@ def test_a_token_has_so_many_jobs(swarm):
 
 
 def test_bad_prices_and_adjustments(swarm):
-    swarm.worker("a", "--price", "cheap")
-    wait_until(lambda: "--price cheap: expected dollars an hour, such as 0.9/h" in swarm.log("a"), 20, "the price to be refused")
+    for name, price in (("a", "cheap"), ("b", "1e9/h"), ("c", "0")):
+        swarm.worker(name, "--price", price)
+        why = f"--price {price}: expected dollars an hour, such as 0.9/h, more than 0 and at most 1000000"
+        wait_until(lambda: why in swarm.log(name), 20, "the price to be refused")  # noqa: B023
     job = swarm.submit(rounds=1)
     for flags, why in ((["--share", "0"], "--share"), (["--priority", "101"], "--priority"), ([], "say what to change")):
         refused = swarm.skerry("adjust", job, *flags)

@@ -127,6 +127,11 @@ int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *
                        "%.*s: %s; only this machine's authorities are trusted: add one of your own "
                        "with update-ca-certificates",
                        shown(url), url, why);
+    case CURLE_SSL_CONNECT_ERROR:
+        return err_set(err, code,
+                       "%.*s: %s; what answers may be another program, or a portal or proxy on the "
+                       "way",
+                       shown(url), url, why);
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
         code = -EINVAL;

@@ -15,7 +15,7 @@
 #include "common/net/token.h"
 
 /* What the coordinator says, one answer for each call: JSON, where an error is a 404, or a status
- * as "503", or "@PATH" for what that file has; the last one is NULL. */
+ * as "503", or "@PATH" for what that file has, or a page as "<401>"; the last one is NULL. */
 struct script {
     int listener;
     const char *const *answers;
@@ -51,6 +51,7 @@ static inline void answer(struct script *s, const char *job)
         (void)snprintf(s->asked, sizeof s->asked, "%s", s->last);
     const char *status = !strncmp(job, "{\"error\"", 8)                  ? "404"
                          : job[0] && job[strspn(job, "0123456789")] == 0 ? job
+                         : !strcmp(job, "<401>")                         ? "401"
                                                                          : "200";
     FILE *file = job[0] == '@' ? fopen(job + 1, "rb") : NULL;
     if (file) {

@@ -194,6 +194,26 @@ static void flags_that_go_together(void **state)
     *life_ms = 0;
 }
 
+/* 0, which takes a bound away from a token that is there, would read as none at all. */
+static void no_bound_of_a_new_token_is_0(void **state)
+{
+    static const char *const bounds[] = {"uses", "workers", "jobs", "budget"};
+    static const char *const answers[] = {NULL};
+    const char **role = flag(&command_tokens, "new");
+    struct cli cli = {0};
+    *role = "worker";
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        struct ran r;
+        char said[64];
+        *given(&command_tokens, bounds[i]) = true;
+        (void)snprintf(said, sizeof said, "--%s of a new token is 0", bounds[i]);
+        run(&command_tokens, &cli, NULL, answers, &r);
+        *given(&command_tokens, bounds[i]) = false;
+        misused(&r, said);
+    }
+    *role = NULL;
+}
+
 static void tokens_are_listed(void **state)
 {
     static const char *const answers[] = {
@@ -216,8 +236,11 @@ static void tokens_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_revoked),          cmocka_unit_test(what_is_changed),
-        cmocka_unit_test(a_secret_that_nobody_saw), cmocka_unit_test(flags_that_go_together),
+        cmocka_unit_test(what_is_revoked),
+        cmocka_unit_test(what_is_changed),
+        cmocka_unit_test(a_secret_that_nobody_saw),
+        cmocka_unit_test(flags_that_go_together),
+        cmocka_unit_test(no_bound_of_a_new_token_is_0),
         cmocka_unit_test(tokens_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

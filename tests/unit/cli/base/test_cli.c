@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "cli/base/cli.h"
+#include "tests/unit/cli/script.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
@@ -223,6 +224,24 @@ static void only_a_users_token_connects(void **state)
 
 /* ---- answers ---- */
 
+/* Not the coordinator's word, whatever its status. */
+static void a_web_page_is_not_an_answer(void **state)
+{
+    static const char *const pages[] = {"<html>hello</html>", "\r\n<!DOCTYPE html>", "<401>"};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        const char *const answers[] = {pages[i], NULL};
+        struct cli cli = {0};
+        struct script s;
+        struct err err = {0};
+        connect_to(&s, &cli, answers);
+        assert_int_equal(cli_call(&cli, "GET", NULL, NULL, &err, "/v1/status"), -EHOSTUNREACH);
+        disconnect(&s, &cli);
+        if (!strstr(err.msg, " answers with a web page, as no coordinator does: ") ||
+            !strstr(err.msg, "http://127.0.0.1:"))
+            fail_msg("%s", err.msg);
+    }
+}
+
 static void fields_have_defaults(void **state)
 {
     json_t *o = json_loads("{\"s\":\"x\",\"i\":7,\"r\":0.5,\"n\":null,\"b\":1536}", 0, NULL);
@@ -301,6 +320,7 @@ int main(void)
         cmocka_unit_test(the_token_lies_in_the_configuration),
         cmocka_unit_test(a_token_is_a_word_or_a_file),
         cmocka_unit_test(only_a_users_token_connects),
+        cmocka_unit_test(a_web_page_is_not_an_answer),
         cmocka_unit_test(fields_have_defaults),
         cmocka_unit_test(an_id_is_asked_of_nobody),
         cmocka_unit_test(any_text_is_a_value),
