@@ -6,9 +6,10 @@
 #include "common/data/tokenizer.h"
 
 static const struct decoder decoders[] = {
-    {"llama", "LlamaForCausalLM"},
-    {"mistral", "MistralForCausalLM", .window = 4096},
-    {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .window = 4096, .asks = true},
+    {"llama", "LlamaForCausalLM", .context = 2048},
+    {"mistral", "MistralForCausalLM", .context = 131072, .kv_heads = 8, .window = 4096},
+    {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .context = 32768, .kv_heads = 32,
+     .window = 4096, .asks = true},
 };
 #define DECODERS "'llama', 'mistral' or 'qwen2'"
 
@@ -52,21 +53,30 @@ static int head_dim(const json_t *config)
                         heads > 0 ? cli_int(config, "hidden_size", 0) / heads : 0);
 }
 
-/* The base of the rotary positions, from the place of old or of new configurations. */
-static double rope_theta(const json_t *config)
+/* Heads of keys and values; null is as many as heads, which the missing key need not be. */
+static int kv_heads(const struct decoder *d, const json_t *config)
 {
-    const json_t *rope = json_object_get(config, "rope_parameters");
-    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
+    const int heads = (int)cli_int(config, "num_attention_heads", 0);
+    const bool said = json_object_get(config, "num_key_value_heads") != NULL;
+    return (int)cli_int(config, "num_key_value_heads", said || !d->kv_heads ? heads : d->kv_heads);
 }
 
 /* How it scales the rotary positions, in the place of old or of new configurations; NULL: plain. */
 static const json_t *rope_scaling(const json_t *config, const char **ret_type)
 {
     const json_t *scaling = json_object_get(config, "rope_scaling");
-    if (!json_is_object(scaling))
+    if (json_object_size(scaling) == 0)
         scaling = json_object_get(config, "rope_parameters");
     *ret_type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
     return scaling;
+}
+
+/* The base of the rotary positions, from the same place or beside it. */
+static double rope_theta(const json_t *config)
+{
+    const char *type;
+    const json_t *rope = rope_scaling(config, &type);
+    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
 }
 
 /* Refuses options of a class that our decoder does not have. */
@@ -117,6 +127,8 @@ static int check_rope(const char *dir, const json_t *config, const struct job_ro
                        "%s/config.json says rope_type %s, but the job's "
                        "model.rope_scaling.rope_type is %s",
                        dir, type, known[rope->rope_type]);
+    const double turned =
+        cli_num(scaling, "partial_rotary_factor", cli_num(config, "partial_rotary_factor", 1));
     const struct config_number wanted[] = {
         {"factor", "model.rope_scaling.factor", rope->factor, NAN},
         {"low_freq_factor", "model.rope_scaling.low_freq_factor", rope->low_freq_factor, NAN},
@@ -124,9 +136,14 @@ static int check_rope(const char *dir, const json_t *config, const struct job_ro
         {"original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings",
          rope->original_max_position_embeddings, NAN},
     };
-    return rope->rope_type == JOB_ROPE_LLAMA3
-               ? config_numbers_check(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err)
-               : 0;
+    if (rope->rope_type == JOB_ROPE_DEFAULT) /* which transformers gives the whole head */
+        return 0;
+    if (turned != 1)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has partial_rotary_factor %g; only heads that turn as a "
+                       "whole are supported",
+                       dir, turned);
+    return config_numbers_check(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err);
 }
 
 long long decoder_vocab(const struct job_model *m, const struct tokenizer *t)
@@ -201,21 +218,22 @@ int decoder_check(const char *dir, const json_t *config, const struct job_spec *
                   const struct model_folder_facts *facts, struct err *err)
 {
     const struct job_model *m = &spec->model;
+    const struct decoder *d = NULL;
+    int rc = find(dir, config, &d, err);
+    if (rc < 0)
+        return rc;
     const struct config_number wanted[] = {
         {"hidden_size", "model.dim", m->dim, NAN},
         {"num_hidden_layers", "model.depth", m->depth, NAN},
         {"num_attention_heads", "model.heads", m->heads, NAN},
-        {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
+        {"num_key_value_heads", "model.kv_heads", m->kv_heads, .theirs = kv_heads(d, config)},
         {"head_dim", "model.head_dim", m->head_dim, .theirs = head_dim(config)},
         {"intermediate_size", "model.ffn", m->ffn, NAN},
         {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
         {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(config)},
         {"tie_word_embeddings", "model.tied", m->tied, .yes_or_no = true},
     };
-    const struct decoder *d = NULL;
-    int rc = find(dir, config, &d, err);
-    if (rc == 0)
-        rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
     if (rc == 0)
         rc = check_variants(dir, config, d, m, err);
     if (rc == 0)
@@ -232,20 +250,19 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
     int rc = find(dir, config, &d, err);
     if (rc < 0)
         return rc;
-    const int heads = (int)cli_int(config, "num_attention_heads", 0);
     const char *type;
     const json_t *scaling = rope_scaling(config, &type);
     *ret = (struct job_model){
         .type = JOB_MODEL_LLAMA,
         .dim = (int)cli_int(config, "hidden_size", 0),
         .depth = (int)cli_int(config, "num_hidden_layers", 0),
-        .heads = heads,
-        .kv_heads = (int)cli_int(config, "num_key_value_heads", heads),
+        .heads = (int)cli_int(config, "num_attention_heads", 0),
+        .kv_heads = kv_heads(d, config),
         .head_dim = head_dim(config),
         .qkv_bias = d->qkv_bias,
         .vocab = (int)cli_int(config, "vocab_size", 0),
         .ffn = (int)cli_int(config, "intermediate_size", 0),
-        .context = (int)cli_int(config, "max_position_embeddings", 2048),
+        .context = (int)cli_int(config, "max_position_embeddings", d->context),
         .rope_theta = rope_theta(config),
         .rope_scaling =
             {

@@ -14,7 +14,10 @@
 struct decoder {
     const char *type, *class; /* model_type and architectures of config.json */
     bool qkv_bias;
-    long long window; /* the default of sliding_window; 0: the class has none */
+    /* What a config.json says that lacks the key. */
+    int context;      /* max_position_embeddings */
+    int kv_heads;     /* num_key_value_heads; 0: as many as heads */
+    long long window; /* sliding_window; 0: the class has none */
     bool asks;        /* it has the window only with use_sliding_window */
 };
 /* The one that a job's llama is exported as. */

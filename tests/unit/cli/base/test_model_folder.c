@@ -47,6 +47,10 @@ static const char sound_llama[] =
 static const char sound_qwen2[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, head_dim: 8, qkv_bias: true, vocab: 260, ffn: "
           "32, context: 64, rope_theta: 5000");
+#define SCALED(keys)                                                                               \
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, "     \
+          "rope_scaling: {" keys "}")
+static const char scaled[] = SCALED("rope_type: llama3, factor: 32");
 static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
 #define SHRUNK_TO(side)                                                                            \
     DIT("dim: 16, depth: 2, heads: 2, patch: 2") "upscaler: {low_side: " side "}\n"
@@ -494,10 +498,6 @@ static void scaled_positions_fit(void **state)
     struct fixture *f = *state;
     struct err err = {0};
     char dir[64];
-#define SCALED(keys)                                                                               \
-    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, "     \
-          "rope_scaling: {" keys "}")
-    static const char scaled[] = SCALED("rope_type: llama3, factor: 32");
     (void)snprintf(dir, sizeof dir, "%s/scaled", f->root);
     OK(file_mkdirs(dir, 0700, &err));
     json_t *about = json_pack("{s:s,s:i}", "spec", scaled, "vocab", 257);
@@ -623,6 +623,67 @@ static void relatives_fit(void **state)
     with_key(f, "sliding_window", json_integer(8), NULL); /* a llama has none */
 }
 
+/* A key that config.json lacks has the default of its class, and null is another value. */
+static void defaults_are_of_the_class(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    const struct {
+        const char *type;
+        int heads, kv_heads, context;
+        bool null;
+    } cases[] = {
+        {"llama", 16, 16, 2048, false},    {"mistral", 16, 8, 131072, false},
+        {"mistral", 16, 16, 131072, true}, {"qwen2", 64, 32, 32768, false},
+        {"qwen2", 64, 64, 32768, true},
+    };
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/bare/config.json", f->root);
+    OK(file_mkdirs_for(path, 0700, &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *config = json_pack("{s:s,s:i,s:i}", "model_type", cases[i].type, "hidden_size", 128,
+                                   "num_attention_heads", cases[i].heads);
+        if (cases[i].null)
+            json_object_set_new(config, "num_key_value_heads", json_null());
+        assert_int_equal(json_dump_file(config, path, 0), 0);
+        json_decref(config);
+        struct job_model m;
+        char *tokenizer = NULL, *dir = file_join(f->root, "bare");
+        OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+        assert_int_equal(m.kv_heads, cases[i].kv_heads);
+        assert_int_equal(m.context, cases[i].context);
+        assert_true(m.norm_eps == 1e-6 && m.rope_theta == 10000 && !m.tied);
+        mem_free(tokenizer);
+        mem_free(dir);
+    }
+}
+
+/* Where positions are scaled, transformers reads two more keys among the numbers of the scaling. */
+static void scaling_has_more_keys(void **state)
+{
+    struct fixture *f = *state;
+    char dir[64];
+    (void)snprintf(dir, sizeof dir, "%s/scaled", f->root);
+    const struct {
+        const char *key;
+        double value;
+        const char *sentence;
+    } cases[] = {
+        {"partial_rotary_factor", 0.5, "partial_rotary_factor 0.5"},
+        {"partial_rotary_factor", 1, NULL},
+        {"rope_theta", 7000, "rope_theta 7000, but the job's model.rope_theta is 5000"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *scaling = json_pack("{s:s,s:f,s:f,s:f,s:i}", "rope_type", "llama3", "factor", 32.0,
+                                    "low_freq_factor", 1.0, "high_freq_factor", 4.0,
+                                    "original_max_position_embeddings", 8192);
+        json_object_set_new(scaling, cases[i].key, json_real(cases[i].value));
+        with_keys(dir, scaled, json_pack("{s:o}", "rope_scaling", scaling), cases[i].sentence);
+    }
+    with_keys(dir, scaled, json_pack("{s:f}", "partial_rotary_factor", 0.5), "factor 0.5");
+    with_key(f, "partial_rotary_factor", json_real(0.5), NULL); /* plain positions have none */
+}
+
 static void variants_are_refused(void **state)
 {
     struct fixture *f = *state;
@@ -697,6 +758,8 @@ int main(void)
         cmocka_unit_test(other_tensors_are_named),
         cmocka_unit_test(scaled_positions_fit),
         cmocka_unit_test(pieces_are_one_model),
+        cmocka_unit_test(scaling_has_more_keys),
+        cmocka_unit_test(defaults_are_of_the_class),
         cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(relatives_fit),
         cmocka_unit_test(an_interrupted_check_ends),
