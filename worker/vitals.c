@@ -154,5 +154,5 @@ void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req)
     }
     req->devices = v->list;
     req->n_devices = (size_t)v->n;
-    req->disk_room_bytes = v->room;
+    req->disk_room_bytes = v->room > 0 ? v->room : 1; /* 0 tells nothing */
 }

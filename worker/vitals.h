@@ -24,8 +24,8 @@ int vitals_open(struct loop *loop, const struct island *is, struct cache *cache,
 /* Waits for a reading under way. [loop] */
 void vitals_close(struct vitals *v); /* accepts NULL */
 
-/* Fills req->devices and the disk's room with the newest reading, if there is one, valid until the
- * next call, and begins another. [loop] */
+/* Fills req->devices and the disk's room (of a full one 1 byte, since 0 tells nothing) with the
+ * newest reading, if there is one, valid until the next call, and begins another. [loop] */
 void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req);
 
 /* Whether a driver, or the disk, has not answered for so long that vitals_close may never return.

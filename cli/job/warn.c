@@ -37,7 +37,7 @@ static void of_coordinator(const json_t *status, uint64_t bytes, const char *who
 {
     char has[STR_HUMAN_MAX], needs[STR_HUMAN_MAX];
     const uint64_t room = (uint64_t)cli_int(status, "disk_room_bytes", 0);
-    if (room > 0 && room < bytes)
+    if (cli_has(status, "disk_room_bytes") && room < bytes)
         say(to,
             "the disk of %s has room for %s, but the job needs about %s there: make room, or it "
             "stalls when that disk is full",

@@ -42,6 +42,7 @@ struct watch {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool hung, disk_hung;
+static uint64_t room = 4711;
 static int alive;
 
 struct watch *watch_new(const struct device *dev, int threads)
@@ -80,7 +81,7 @@ uint64_t cache_room(struct cache *c)
     while (disk_hung)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
-    return 4711;
+    return room;
 }
 
 static void hang(bool *what, bool on)
@@ -167,6 +168,19 @@ static void each_card(void **state)
     close_vitals(&a);
 }
 
+/* It is told, and not taken for one of which nothing is known. */
+static void a_full_disk(void **state)
+{
+    const struct island is = {{{.name = "cuda:0"}}, 1};
+    struct ask a = {0};
+    room = 0;
+    open_vitals(&a, &is);
+    until(&a, known);
+    assert_int_equal(a.beat.disk_room_bytes, 1);
+    close_vitals(&a);
+    room = 4711;
+}
+
 /* CPU devices share one process, of which /proc speaks: they are one, with all threads. */
 static void cpus_are_one(void **state)
 {
@@ -236,9 +250,8 @@ static void a_disk_that_hangs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_card),
-        cmocka_unit_test(cpus_are_one),
-        cmocka_unit_test(a_driver_that_hangs),
+        cmocka_unit_test(each_card),         cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(cpus_are_one),      cmocka_unit_test(a_driver_that_hangs),
         cmocka_unit_test(a_disk_that_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

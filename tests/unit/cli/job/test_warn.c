@@ -119,6 +119,12 @@ static void other_places(void **state)
     assert_non_null(strstr(json_string_value(json_array_get(to, 0)),
                            "this machine has room for 200.0 GiB, but the job needs about 300.0"));
     json_decref(to);
+    to = of_disks("{\"disk_room_bytes\": 0, \"blob_store\": null}", false); /* it is full */
+    assert_int_equal(json_array_size(to), 2);
+    json_decref(to);
+    to = of_disks("{\"blob_store\": null}", false); /* an older one does not tell */
+    assert_int_equal(json_array_size(to), 1);
+    json_decref(to);
 }
 
 int main(void)
