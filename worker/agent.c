@@ -710,10 +710,8 @@ static void on_notice(void *arg)
     const enum agent_notice next = decide_agent_notice(&a->core, left, took_ns);
     if (next == AGENT_NOTICE_SAVE && a->w)
         atomic_store(&a->w->save, true);
-    if (next != AGENT_NOTICE_LEAVE)
-        return;
-    loop_timer_stop(a->notice);
-    agent_leave(a, a->notice_reason, left > LEAVE_BYE_MS ? (uint32_t)left - LEAVE_BYE_MS : 0);
+    if (next == AGENT_NOTICE_LEAVE && a->core.leave == AGENT_STAYS)
+        agent_leave(a, a->notice_reason, left > LEAVE_BYE_MS ? (uint32_t)left - LEAVE_BYE_MS : 0);
 }
 
 static void on_joined(void *arg, bool again)
@@ -885,10 +883,11 @@ void agent_save(struct agent *a, const char *reason)
         atomic_store(&a->w->save, true);
 }
 
-void agent_notice(struct agent *a, const char *reason, uint32_t ms)
+bool agent_notice(struct agent *a, const char *reason, uint32_t ms)
 {
+    const bool drained = a->core.drain;
     if (a->core.leave != AGENT_STAYS)
-        return;
+        return false;
     log_warn("agent", "%s in %.0f s", reason, ms / 1e3);
     str_copy(a->notice_reason, sizeof(a->notice_reason), reason);
     a->leave_ms = loop_now_ms(a->loop) + ms;
@@ -896,4 +895,5 @@ void agent_notice(struct agent *a, const char *reason, uint32_t ms)
     news(a, AGENT_DRAIN);
     if (a->core.leave == AGENT_STAYS)
         loop_timer_start(a->notice, 0, NOTICE_LOOK_MS);
+    return !drained;
 }

@@ -45,7 +45,8 @@ void agent_leave(struct agent *a, const char *reason, uint32_t send_ms);
 void agent_save(struct agent *a, const char *reason);
 
 /* The machine is taken back in ms milliseconds: takes no other task, goes on with the present one
- * as long as there is time left to save it, and then leaves. */
-void agent_notice(struct agent *a, const char *reason, uint32_t ms);
+ * as long as there is time left to save it, and then leaves.  false: it would have left without,
+ * since it was drained or told to leave. */
+bool agent_notice(struct agent *a, const char *reason, uint32_t ms);
 
 #endif

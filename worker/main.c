@@ -74,7 +74,7 @@ struct daemon {
     char opened[32]; /* the name of its (first) device */
     int exit_code;
     bool asked;   /* a signal has asked it to leave */
-    bool noticed; /* --spot has */
+    bool noticed; /* --spot has, and nothing before */
     bool images;  /* the image library is initialised */
     bool broken;  /* the device is broken: only another process can use it */
     bool hangs;   /* a thread will never end */
@@ -361,9 +361,8 @@ static void on_signal(void *arg, int signo)
 static void on_spot(void *arg, const struct spot_notice *n)
 {
     struct daemon *d = arg;
-    d->noticed |= n->leave;
     if (n->leave)
-        agent_notice(d->agent, n->reason, n->ms);
+        d->noticed |= agent_notice(d->agent, n->reason, n->ms);
     else
         agent_save(d->agent, n->reason);
 }

@@ -602,7 +602,7 @@ static void drained(void **state)
  * started again is told, too. */
 static void a_notice(void **state)
 {
-    agent_notice(me.agent, "the cloud wants it", 600000);
+    assert_true(agent_notice(me.agent, "the cloud wants it", 600000));
     assert_true(line.notices == 1 && line.notice_ms == 600000);
     say_bye("the cloud wants it");
 }
@@ -617,8 +617,19 @@ static void a_notice_in_a_task(void **state)
     assert_in_range(line.notice_ms, 500000, 600000);
     take_report(true);
     say_bye("the cloud wants it");
-    agent_notice(me.agent, "again", 5);
+    assert_false(agent_notice(me.agent, "again", 5));
     assert_int_equal(line.notices, 2);
+}
+
+/* It leaves since it was drained, and is not to come back if the machine stays. */
+static void a_notice_after_a_drain(void **state)
+{
+    do_task(11);
+    line.opt.on_drain(line.opt.arg);
+    assert_false(agent_notice(me.agent, "the cloud wants it", 600000));
+    assert_int_equal(line.notices, 1);
+    take_report(true);
+    say_bye("the cloud wants it");
 }
 
 /* With less than half a minute left it leaves in mid-task. */
@@ -744,6 +755,7 @@ int main(void)
         TEST(drained),
         TEST(a_notice),
         TEST(a_late_notice),
+        TEST(a_notice_after_a_drain),
         TEST(a_notice_in_a_task),
         TEST(time_is_kept_that_is_known_later),
         TEST(refused_for_ever),
