@@ -318,7 +318,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
     buf_release(&m.record);
     if (rc == 0 && c->report.samples <= (c->opt->may_hold_all ? 0 : c->report.holdout_samples))
         rc = refuse_empty(c, ds);
-    if (rc == 0 && !c->opt->most && c->report.uncaptioned == c->report.samples)
+    if (rc == 0 && c->seen == ds->samples && c->report.uncaptioned == c->report.samples)
         rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: those of all its images are blank",
                      ds->name);
     return rc;

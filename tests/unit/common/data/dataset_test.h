@@ -9,6 +9,7 @@
 #include "tests/unit/common/base/util.h"
 
 static bool want_captions; /* of what is opened from now on */
+static uint64_t want_most; /* of the images; 0: all */
 
 static inline int images_open(const char *path, struct dataset **ret, struct err *err)
 {
@@ -93,6 +94,7 @@ static inline int cut(const char *path, uint64_t seed, double holdout, uint32_t 
                                   .holdout = holdout,
                                   .shard_samples = 16,
                                   .max_bad = max_bad,
+                                  .most = want_most,
                                   .dir = dir,
                                   .on_shard = on_shard,
                                   .ctx = got};

@@ -190,6 +190,16 @@ static void refuses_folders(void **state)
     FAILS(cut_all("mixed", 9, err), "left out (1 image): move the folders away");
     text("none/1.txt", "\n  \n");
     FAILS(cut_all("none", 9, err), "none has no captions: those of all its images are blank");
+    want_most = 5; /* more than there are: all are read */
+    FAILS(cut_all("none", 9, err), "none has no captions: those of all its images are blank");
+    image("some/1.jpg");
+    image("some/2.jpg"); /* another may have one */
+    text("some/1.txt", " ");
+    text("some/2.txt", " ");
+    want_most = 1;
+    OK(cut_all("some", 9, err));
+    dataset_report_release(&r);
+    want_most = 0;
     memset(much, 'x', sizeof(much));
     put(dir, "none/1.txt", much, sizeof(much));
     FAILS(cut_all("none", 9, err), "1.txt is larger than");
