@@ -59,7 +59,8 @@ static void add_up(const struct job_spec *s, const struct composition *c,
         const uint64_t n = opt->parameters[c->paths[p].network];
         const uint64_t k = predict_replicas(c, p, (uint64_t)opt->workers);
         const double apart = job_snapshot_s(s, n);
-        const bool sends = apart > 0 && (opt->phase_s == 0 || opt->phase_s > apart);
+        /* None that has not arrived half an interval before the end. */
+        const bool sends = apart > 0 && (opt->phase_s == 0 || opt->phase_s >= 1.5 * apart);
         ret->paths += n;
         ret->phases += k * n;
         ret->replicas += k;

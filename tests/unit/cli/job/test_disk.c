@@ -71,6 +71,9 @@ static void snapshots_of_many_replicas(void **state)
     const struct disk_need with = need(yaml, (struct disk_options){.phase_s = 7200});
     const struct disk_need without = need(yaml, (struct disk_options){.phase_s = 1});
     assert_int_equal(with.peak - without.peak, 64 * INT8 - 32 * E3M0 - 16 * N - E3M0);
+    /* After 457 s there would be one, which pays if as much as half of that remains. */
+    assert_int_equal(need(yaml, (struct disk_options){.phase_s = 680}).peak, without.peak);
+    assert_int_equal(need(yaml, (struct disk_options){.phase_s = 690}).peak, with.peak);
 }
 
 static void what_is_uploaded(void **state)
