@@ -294,9 +294,19 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
     if (rc == 0)
         rc = file_mkdirs(s->logs, 0777, err);
     if (rc == 0) {
-        const char *argv[] = {
-            "coordinatord", "--data-dir", data, "--listen",    "127.0.0.1", "--host",
-            "127.0.0.1",    "--rpc-port", "0",  "--http-port", "0",         NULL};
+        const char *argv[] = {"coordinatord",
+                              "--data-dir",
+                              data,
+                              "--listen",
+                              "127.0.0.1",
+                              "--host",
+                              "127.0.0.1",
+                              "--rpc-port",
+                              "0",
+                              "--http-port",
+                              "0",
+                              "--local",
+                              NULL};
         s->coordinator = launch(s, "coordinatord", "coordinatord", argv, err);
         rc = s->coordinator > 0 ? wait_for_token(s, err) : err->code;
     }

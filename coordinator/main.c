@@ -33,7 +33,7 @@ struct settings {
     uint64_t store_cache, standby_ms;
     double egress_price, request_price;
     int outer_threads;
-    bool die_with_parent, has_keep;
+    bool local, die_with_parent, has_keep;
     const char *backup, *restore, *from;
     uint64_t keep, audit;
 };
@@ -96,6 +96,9 @@ static const struct args_flag flag_table[] = {
     {"outer-threads", 0, ARGS_INT, &given.outer_threads, "N", "outer steps that run at once",
      .min = 1, .max = 64},
     {"log-level", 0, ARGS_STR, &given.log_level, "LEVEL", "debug, info, warn or error"},
+    {"local", 0, ARGS_BOOL, &given.local, NULL,
+     "all workers are of one person who waits for the end, as with `skerry "
+     "run`: one machine is enough to say that a job cannot be done"},
     {"die-with-parent", 0, ARGS_BOOL, &given.die_with_parent, NULL,
      "stop when the parent process ends", .line_only = true},
     {"backup", 0, ARGS_STR, &given.backup, "FOLDER",
@@ -298,6 +301,7 @@ static struct coordinator_options options_of(const struct settings *s)
         .store_state = s->store_state,
         .store_cache_bytes = s->store_cache,
         .outer_threads = (unsigned)s->outer_threads,
+        .local = s->local,
         .egress_price = s->egress_price,
         .request_price = s->request_price,
     };

@@ -40,10 +40,11 @@ static bool is_confirmed(const struct failure_list *l, const struct failure *own
         const struct failure *f = &l->at[i];
         if (f->worker == in->worker || f->lasting_ms == 0 || in->worker > f->newest)
             continue;
-        if (f->origin != in->origin || (f->proven && own->proven) || !in->others_tell)
+        const bool apart = in->local || f->machine == 0 || f->machine != in->machine;
+        if (f->origin != in->origin || (apart && ((f->proven && own->proven) || !in->others_tell)))
             return true;
     }
-    return in->only && own->lasting_ms != 0 && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
+    return in->local && in->only && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
 }
 
 /* So many workers have failed the task that it may be the task's fault. */
@@ -67,6 +68,7 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
         f->lasting_ms = in->now_ms;
         f->newest = in->newest;
         f->origin = in->origin;
+        f->machine = in->machine;
         f->proven = in->standing == STANDING_PROVEN;
     }
     *ret = (struct failure_decision){.confirmed = in->lasting && is_confirmed(l, f, in)};

@@ -2,13 +2,16 @@
  * that worker waits before it is offered the task again, longer each time but never for good; all
  * others may have it at once.  A program that came with the job may fail once without a wait.
  *
- * A single worker's report that nobody can do the task does not end it.  It is confirmed when
- *   - a second worker reports the same, and that worker was known before the first report, since a
- *     machine that returns under a new name confirms nothing.  Also, both must be proven, or come
- *     from different origins (token or address), or no other worker may be here to judge: two names
- *     of one machine are not two witnesses; or
- *   - no other worker is here or was within FAILURE_GONE_MS, and the only one reports it again
- *     FAILURE_ALONE_MS later: a job does not wait for ever for workers that are gone.
+ * A single worker's report that nobody can do the task does not end it: the fault may be that of
+ * its machine, or of its copy of the data.  It is confirmed when a second worker reports the same,
+ * and that worker was known before the first report, since a machine that returns under a new name
+ * confirms nothing.  Also they must
+ *   - come from different origins (token or address); or
+ *   - be on different machines, as far as these tell, and both be proven, or no other worker may be
+ *     here to judge: two names of one machine are not two witnesses.
+ * Until then the task waits, however long.  Only where all workers are their user's own, and the
+ * user waits for the end (`local`), is one machine enough: that of two workers, or of the only one
+ * when it reports the fault again FAILURE_ALONE_MS later.
  *
  * When FAILURES_MAX workers have failed a task, all workers wait, with two exceptions.  Proven
  * workers wait only when as many proven ones have failed it; else anybody with a token and many
@@ -20,8 +23,7 @@
 #include "common/base/base.h"
 
 #define FAILURES_MAX 4          /* workers remembered; the oldest makes room */
-#define FAILURE_ALONE_MS 30000u /* between the two reports of the only worker */
-#define FAILURE_GONE_MS 600000u /* how long a worker that is gone is waited for */
+#define FAILURE_ALONE_MS 30000u /* between two reports of one worker that nobody can do it */
 
 /* A worker's record with its tasks; lower values are served first. */
 enum failure_standing { STANDING_PROVEN, STANDING_NEW, STANDING_FAILING, STANDINGS };
@@ -36,6 +38,7 @@ struct failure {
     uint64_t lasting_ms; /* when it first reported that nobody can do the task; 0: never */
     uint64_t newest;     /* the newest worker known at lasting_ms */
     uint64_t origin;     /* the worker's token and address */
+    uint64_t machine;    /* 0: unknown */
     bool proven;         /* whether it was proven at lasting_ms */
 };
 
@@ -49,13 +52,15 @@ struct failure_list {
 struct failure_in {
     uint64_t now_ms, worker;
     uint64_t origin;                /* equal origins: perhaps one machine under two names */
+    uint64_t machine;               /* what the worker says; 0: nothing */
     enum failure_standing standing; /* the worker's, before this failure */
     bool lasting;                   /* the worker reports that nobody can do the task */
     bool program;                   /* a program that came with the job failed */
     bool others;                    /* other workers are here that may have the task now */
     bool proven;                    /* one of them is proven */
     bool others_tell;               /* one that has not reported is proven or of another origin */
-    bool only;                      /* no other worker is here, or was within FAILURE_GONE_MS */
+    bool only;                      /* no other worker is here */
+    bool local;                     /* all workers are the user's, who waits for the end */
     uint64_t newest;                /* the newest worker known: ids grow */
 };
 

@@ -233,6 +233,9 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
+    w->machine = 0;
+    memcpy(&w->machine, m->machine.data,
+           m->machine.len < sizeof(w->machine) ? m->machine.len : sizeof(w->machine));
     w->fetches_ahead = m->fetches_ahead;
     neighbours_take(w, m);
     cost_join(co, w, again, m->price_per_hour);

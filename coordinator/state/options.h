@@ -19,6 +19,7 @@ struct coordinator_options {
     bool store_state;           /* the database is shipped there, too: docs/failover.md */
     uint64_t store_cache_bytes; /* of the local cache of a store's blobs */
     unsigned outer_threads;
+    bool local;           /* one person's, who waits, with workers on this machine: failure.h */
     double egress_price;  /* dollars per GB (1e9 bytes) that workers download */
     double request_price; /* dollars per million requests to the store */
 };

@@ -102,6 +102,7 @@ struct worker {
     uint64_t joined_ms;
     bool allows_trainers;     /* it runs programs that come with jobs */
     uint64_t disk_room_bytes; /* of its work directory; 0: not told */
+    uint64_t machine;         /* equal for workers on one machine, as they say; 0: unknown */
     struct worker_share share;
     uint32_t diverged_alone;       /* phases that only it called diverged, and others have done */
     uint64_t quarantined_until_ms; /* 0: not quarantined */

@@ -299,14 +299,15 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     struct failure_in in = {.now_ms = core_now(co),
                             .worker = t->worker_id,
                             .origin = holder ? worker_origin(holder) : 0,
+                            .machine = holder ? holder->machine : 0,
+                            .local = co->opt.local,
                             .standing = holder ? worker_standing(holder) : STANDING_NEW,
                             .lasting = fault == FAULT_LASTING,
                             .program = fault == FAULT_PROGRAM,
                             .only = true};
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        in.only &= w->id == t->worker_id || !may_try(co, t, w) ||
-                   (w->state != WORKER_HERE && in.now_ms >= w->heard_ms + FAILURE_GONE_MS);
+        in.only &= w->id == t->worker_id || !may_try(co, t, w) || w->state != WORKER_HERE;
         in.newest = w->id > in.newest ? w->id : in.newest;
         if (w->id == t->worker_id || w->state != WORKER_HERE || worker_goes(w))
             continue;
@@ -321,25 +322,24 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     return in.others;
 }
 
-/* Which workers are asked after the holder of a task says that nobody can do it; in few words if
- * the reason, which says what to do, is long. */
+/* What is needed after the holder of a task says that nobody can do it; in few words if the reason,
+ * which says what to do, is long. */
 static const char *who_is_asked(const struct coordinator *co, const struct task *t, bool brief)
 {
-    bool known = false;
-    for (size_t i = 0; i < co->state.n_workers; i++) {
+    const struct worker *holder = state_worker(&co->state, t->worker_id);
+    for (size_t i = 0; holder != NULL && i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        if (w->id == t->worker_id || !may_try(co, t, w))
-            continue;
-        if (w->state == WORKER_HERE)
+        const bool apart = co->opt.local || worker_origin(w) != worker_origin(holder) ||
+                           w->machine == 0 || w->machine != holder->machine;
+        if (w != holder && w->state == WORKER_HERE && apart && may_try(co, t, w) &&
+            !failure_says(&t->failed, w->id))
             return "another worker is asked";
-        known |= core_now(co) < w->heard_ms + FAILURE_GONE_MS;
     }
-    if (brief)
-        return "start another worker";
-    return known ? "no other worker is here to ask: start one; 10 minutes after the last one left "
-                   "this one's word ends the job"
-                 : "no other worker is here to ask: start one, or this one's word ends the job "
-                   "when it is asked again";
+    if (co->opt.local)
+        return "it is asked again, and then its word ends the job";
+    return brief ? "start a worker on another machine"
+                 : "the fault may be this machine's: the job waits for a worker on another one, "
+                   "start one";
 }
 
 /* Without another worker a failed side task ends, so that the rest of the job does not wait for it
@@ -368,9 +368,9 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
                      (unsigned long long)t->id, reason);
         return;
     }
-    const bool brief = strlen(reason) > 100;
+    const bool brief = strlen(reason) > 90; /* query_stalled() shows 180 of all */
     if (lasting)
-        (void)snprintf(text, sizeof(text), "%.*s (%.*s)", brief ? 200 : 100, reason,
+        (void)snprintf(text, sizeof(text), "%.*s (%.*s)", brief ? 140 : 90, reason,
                        brief ? 50 : 120, who_is_asked(co, t, brief));
     else
         (void)str_copy(text, sizeof(text), reason);

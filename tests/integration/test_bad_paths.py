@@ -2,12 +2,13 @@
 import hashlib
 import json
 import os
+import re
 import struct
 
 import numpy as np
 import pytest
 
-from common import make_dataset, skerry
+from common import make_dataset, skerry, wait_until
 from swarm import running
 
 REFUSED = 4
@@ -234,7 +235,8 @@ def test_what_only_the_coordinator_knows(tmp_path, data, coordinator):
 
 @pytest.mark.parametrize("change, key", [(TOKENIZER, "tokenizer"), (WARM, "warm_start")])
 def test_files_that_only_workers_read(tmp_path, change, key):
-    """A client that does not check before it sends: the job fails after two reports of the only worker, which is not quarantined."""
+    """A client that does not check before it sends: the job is stalled while workers of one machine say so, and fails when one with another
+    token agrees."""
     junk = os.urandom(2048)
     blob = {"sha256": hashlib.sha256(junk).hexdigest(), "size": len(junk)}
     with running(tmp_path) as s:
@@ -245,8 +247,15 @@ def test_files_that_only_workers_read(tmp_path, change, key):
                 "dataset": {"classes": [], "counts": [], "shards": [shard] * 4 + [{**shard, "holdout": True}], "bad": []}}
         job = s.post("/v1/jobs", body).json()["id"]
         s.worker("one")
+        s.joined("one")
+        wait_until(lambda: re.search("waits for a worker on another one, start one|start a worker on another machine", s.job(job)["stalled"]), 60,
+                   "the job to be stalled")
+        assert "stalled: " in s.skerry("status", str(job)).stdout
+        s.worker("two")
+        s.worker_token = s.skerry("tokens", "--new", "worker", "--name", "other").stdout.strip()
+        s.worker("three")
+        s.joined("two", "three")
         assert s.wait_job(job, "failed", 90)["reason"].count(" task ") == 1
-        assert s.get("/v1/status").json()["workers"][0]["state"] == "idle"
 
 
 def test_samples_that_make_no_sense(tmp_path, coordinator):

@@ -71,8 +71,11 @@ def test_a_bad_archive_fails_the_job_with_its_name(swarm, site, damage):
         (folder / "part-0.tar").write_bytes(whole[:len(whole) // 2 - 700])
     name = {"missing": "part-9.tar", "forbidden": "forbidden.tar", "truncated": "part-0.tar"}[damage]
     worker(swarm, "a")
+    swarm.worker_token = swarm.skerry("tokens", "--new", "worker", "--name", "other").stdout.strip()
+    worker(swarm, "b")
+    swarm.joined("a", "b")
     job = url_job(swarm, [f"{base}/{name}"])
-    failed = swarm.wait_job(job, "failed", 170)
+    failed = swarm.wait_job(job, "failed", 60)
     assert name in failed["reason"], failed["reason"]
 
 

@@ -1,6 +1,7 @@
 #include "worker/link/session.h"
 
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/net/frame.h"
 #include "common/net/loop.h"
@@ -11,6 +12,7 @@
 #define HEARTBEAT_MS_MAX 60000
 #define CALL_MS 15000
 #define REJOIN_MS 1000
+#define MACHINE_BYTES 8
 
 struct session {
     struct session_options opt;
@@ -78,8 +80,19 @@ static void tell_share(const struct session_share *w, Skerry__V1__JoinRequest *r
     req->share_key = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)w->key};
 }
 
+/* Workers under one kernel run on one machine, also those in containers.  Returns the number of
+ * bytes; 0: it is unknown. */
+static size_t name_machine(uint8_t out[HASH_BYTES])
+{
+    char boot[CLOCK_BOOT_MAX];
+    (void)clock_boot(boot);
+    hash_sha256(boot, strlen(boot), out);
+    return boot[0] != '\0' ? MACHINE_BYTES : 0;
+}
+
 static void join(struct session *s)
 {
+    uint8_t machine[HASH_BYTES];
     if (s->joining || s->leaving || rpc_client_state(s->rpc) != RPC_CONNECTED)
         return;
     Skerry__V1__JoinRequest req = SKERRY__V1__JOIN_REQUEST__INIT;
@@ -89,6 +102,7 @@ static void join(struct session *s)
     req.identity = (ProtobufCBinaryData){16, s->opt.identity};
     req.memory_bytes = s->opt.memory_bytes;
     req.threads = s->opt.threads;
+    req.machine = (ProtobufCBinaryData){name_machine(machine), machine};
     req.allows_trainers = s->opt.allows_trainers;
     req.fetches_ahead = true;
     req.price_per_hour = s->opt.price;

@@ -180,16 +180,66 @@ static void test_other_names(void **state)
     known = 1000;
 }
 
-/* The only worker that is known is asked again. */
+/* Two workers of one machine are no two witnesses, proven or alone, since the fault may be the
+ * machine's; those of two machines are, and so are two tokens.  What older releases do not tell
+ * counts as another machine. */
+static void test_one_machine(void **state)
+{
+    static const struct {
+        uint64_t machine, origin;
+        bool local, confirmed;
+    } second[] = {
+        {6, 5, false, false}, {7, 5, false, true}, {0, 5, false, true},
+        {6, 4, false, true},  {6, 5, true, true},
+    };
+    for (unsigned proven = 0; proven < 2; proven++)
+        for (size_t i = 0; i < sizeof(second) / sizeof(second[0]); i++) {
+            struct failure_list l = {0};
+            struct failure_decision d;
+            struct failure_in in = {.now_ms = 1,
+                                    .worker = 1,
+                                    .origin = 5,
+                                    .machine = 6,
+                                    .lasting = true,
+                                    .newest = 1000,
+                                    .others_tell = proven,
+                                    .standing = proven ? STANDING_PROVEN : STANDING_NEW};
+            failure_note(&l, &in, &d);
+            assert_false(d.confirmed);
+            in.worker = 2;
+            in.machine = second[i].machine;
+            in.origin = second[i].origin;
+            in.local = second[i].local;
+            failure_note(&l, &in, &d);
+            assert_int_equal(d.confirmed, second[i].confirmed);
+        }
+}
+
+/* The only worker is asked again, and however often it says so, it confirms nothing; unless it is
+ * its user's own, who waits. */
 static void test_alone(void **state)
 {
     struct failure_list l = {0};
     struct failure_decision d = note(&l, 5000, 7, true, false, true);
     assert_false(d.confirmed);
     assert_int_equal(d.worker_ms, 5000 + FAILURE_ALONE_MS);
-    assert_false(note(&l, 5000 + FAILURE_ALONE_MS - 1, 7, true, false, true).confirmed);
-    assert_false(note(&l, 5000 + FAILURE_ALONE_MS, 7, true, false, false).confirmed);
-    assert_true(note(&l, 5000 + FAILURE_ALONE_MS, 7, true, false, true).confirmed);
+    for (uint64_t i = 0; i < 100; i++)
+        assert_false(note(&l, 5000 + i * FAILURE_ALONE_MS, 7, true, false, true).confirmed);
+    struct failure_in in = {.now_ms = 5000, .worker = 7, .lasting = true, .local = true};
+    memset(&l, 0, sizeof(l));
+    in.only = true;
+    failure_note(&l, &in, &d);
+    assert_false(d.confirmed);
+    in.now_ms += FAILURE_ALONE_MS - 1;
+    failure_note(&l, &in, &d);
+    assert_false(d.confirmed);
+    in.now_ms++;
+    in.only = false;
+    failure_note(&l, &in, &d);
+    assert_false(d.confirmed);
+    in.only = true;
+    failure_note(&l, &in, &d);
+    assert_true(d.confirmed);
 }
 
 int main(void)
@@ -199,7 +249,7 @@ int main(void)
         cmocka_unit_test(test_all),         cmocka_unit_test(test_two_workers),
         cmocka_unit_test(test_alone),       cmocka_unit_test(test_program),
         cmocka_unit_test(test_other_names), cmocka_unit_test(test_standing),
-        cmocka_unit_test(test_one_place),
+        cmocka_unit_test(test_one_place),   cmocka_unit_test(test_one_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

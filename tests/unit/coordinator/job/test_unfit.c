@@ -92,11 +92,10 @@ static void test_begun_job_waits(void **state)
     expect_waiting(r, j->id, "no worker here has the memory: needs 3 GiB on cpu");
 }
 
-/* A job that the only worker there is could never begin fails with the worker's sentence, when it
- * has said so twice; until then it is stalled. */
-static void test_nobody_fits(void **state)
+/* A job that the only worker there is could never begin is stalled with the worker's sentence; a
+ * person's own swarm ends it when the worker has said so twice. */
+static void nobody_fits(struct rig *r, bool local)
 {
-    struct rig *r = *state;
     struct fake *a = &r->workers[0];
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     struct job *j = state_job(&r->co->state, submit(r));
@@ -113,10 +112,24 @@ static void test_nobody_fits(void **state)
     edit_task(r, t->id)->failed.at[0].until_ms = 0;
     edit_task(r, t->id)->failed.at[0].lasting_ms -= FAILURE_ALONE_MS;
     assert_int_equal(assign(r, a, TASK_TRAIN)->id, t->id);
+    r->co->opt.local = local;
     fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+    if (!local) {
+        expect_waiting(r, j->id, "needs 3 GiB on cpu (the fault may be this machine's");
+        assert_int_equal(j->state, JOB_RUNNING);
+        return;
+    }
     assert_int_equal(j->state, JOB_FAILED);
     assert_non_null(strstr(j->reason, "needs 3 GiB on cpu"));
     assert_int_equal(state_worker(&r->co->state, a->id)->strikes, 0);
+}
+
+static void test_nobody_fits(void **state)
+{
+    nobody_fits(*state, false);
+    assert_int_equal(end(state), 0);
+    assert_int_equal(begin(state), 0);
+    nobody_fits(*state, true);
 }
 
 /* Where others are known they may come back: too little memory never ends the job, and a worker is

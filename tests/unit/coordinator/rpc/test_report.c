@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 static struct job *begun(struct rig *r)
 {
@@ -106,7 +107,8 @@ static void test_aside(void **state)
     assert_int_equal(state_task(&r->co->state, id)->state, TASK_DONE);
 }
 
-/* Nobody else is here: whoever is gone is waited for ten minutes, and then the only word counts. */
+/* Nobody else is here: the job waits for somebody, however long the others are gone, unless the
+ * worker is its user's own, who waits. */
 static void test_the_others_are_gone(void **state)
 {
     struct rig *r = *state;
@@ -118,14 +120,63 @@ static void test_the_others_are_gone(void **state)
     for (int i = 0; i < 3; i++) {
         assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
         assert_int_equal(j->state, JOB_RUNNING);
-        assert_true(stalled(r, j, "no other worker is here to ask: start one; 10 minutes after"));
+        assert_true(stalled(r, j,
+                            "it is broken (the fault may be this machine's: the job waits for "
+                            "a worker on another one, start one)"));
+        for (int k = 1; k < 3; k++)
+            edit_worker(r, r->workers[k].id)->heard_ms -= 3600000; /* also below 0: long ago */
         forgive(r, id);
         edit_task(r, id)->failed.at[0].lasting_ms = 1; /* long ago */
         assert_int_equal(assign(r, evil, TASK_TRAIN)->id, id);
     }
-    for (int i = 1; i < 3; i++)
-        edit_worker(r, r->workers[i].id)->heard_ms -= FAILURE_GONE_MS; /* also below 0: long ago */
+    r->co->opt.local = true;
     assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    wait_state(r, j->id, JOB_FAILED);
+}
+
+/* What helps is not cut off where the reason is long. */
+static void test_long_reason(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator *co = r->co;
+    char reason[REASON_MAX], what[REASON_MAX];
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, &r->workers[0]);
+    for (int i = 1; i < 3; i++)
+        edit_worker(r, r->workers[i].id)->state = WORKER_LEFT;
+    for (size_t n = 1; n < sizeof(reason); n++) {
+        struct task *t = edit_task(r, id);
+        memset(reason, 'x', n);
+        reason[n] = '\0';
+        t->worker_id = r->workers[0].id;
+        task_failed(co, t, FAULT_LASTING, reason);
+        assert_true(query_stalled(&co->state, j, what));
+        assert_int_equal(what[strlen(what) - 1], ')');
+        assert_non_null(strstr(what, "start "));
+    }
+}
+
+/* Nor do two workers of one machine end it. */
+static void test_one_machine(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, &r->workers[0]);
+    for (int i = 0; i < 2; i++)
+        edit_worker(r, r->workers[i].id)->machine = 5;
+    edit_worker(r, r->workers[2].id)->state = WORKER_LEFT;
+    for (int i = 0; i < 4; i++) {
+        assert_true(fail_task(r, &r->workers[i % 2], false, SKERRY__V1__FAILURE__FAILURE_TASK));
+        assert_int_equal(j->state, JOB_RUNNING);
+        assert_true(stalled(r, j, "the job waits for a worker on another one"));
+        forgive(r, id);
+        assert_int_equal(assign(r, &r->workers[(i + 1) % 2], TASK_TRAIN)->id, id);
+    }
+    edit_worker(r, r->workers[2].id)->state = WORKER_HERE;
+    assert_true(fail_task(r, &r->workers[0], false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    assert_true(stalled(r, j, "it is broken (another worker is asked)"));
+    assert_int_equal(assign(r, &r->workers[2], TASK_TRAIN)->id, id);
+    assert_true(fail_task(r, &r->workers[2], false, SKERRY__V1__FAILURE__FAILURE_TASK));
     wait_state(r, j->id, JOB_FAILED);
 }
 
@@ -576,6 +627,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_aside, begin, end),
         cmocka_unit_test_setup_teardown(test_two_words, begin, end),
         cmocka_unit_test_setup_teardown(test_the_others_are_gone, begin, end),
+        cmocka_unit_test_setup_teardown(test_one_machine, begin, end),
+        cmocka_unit_test_setup_teardown(test_long_reason, begin, end),
         cmocka_unit_test_setup_teardown(test_other_names, begin, end),
         cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
         cmocka_unit_test_setup_teardown(test_network, begin, end),
