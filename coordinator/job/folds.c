@@ -646,26 +646,58 @@ static void forget(struct coordinator *co, struct task *t, const struct contribu
     task_drop_contribution(t, c);
 }
 
-/* There are too few good contributions: the refused phases are done again, by any worker. */
+#define NO_SAMPLES " (it waits until other phases give samples back)"
+
+/* The phase is done again, by any worker; while others hold all samples it waits for them, done and
+ * without the contribution. */
+static void redo(struct coordinator *co, struct job *j, struct task *t, enum task_fault fault)
+{
+    char reason[REASON_MAX];
+    (void)str_copy(reason, sizeof(reason), t->reason);
+    if (t->state == TASK_DONE && !task_take_samples(co, j, t)) {
+        if (strstr(reason, NO_SAMPLES) == NULL)
+            (void)snprintf(t->reason, sizeof(t->reason), "%.200s" NO_SAMPLES, reason);
+        return;
+    }
+    spot_check_drop(co, t);
+    task_failed(co, t, fault, reason);
+}
+
+/* Is a contribution to the path's round missing that the phase, which is done, has made? */
+static bool is_forgotten(const struct job *j, const struct task *t)
+{
+    bool missing = false;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
+        missing |= m->version == t->train.round && query_contribution(t, m->id, m->version) == NULL;
+    }
+    return missing;
+}
+
+void folds_redo(struct coordinator *co, struct job *j)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths && !j->spec.outer.async; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(&co->state, j, p, r);
+            if (t != NULL && t->state == TASK_DONE && t->train.round == j->paths[p].round &&
+                is_forgotten(j, t) && task_has_samples(j, p, 1))
+                redo(co, j, state_edit_task(&co->state, t), FAULT_TASK);
+        }
+}
+
+/* There are too few good contributions: the refused phases are done again. */
 static void redo_refused(struct coordinator *co, struct job *j, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
         struct task *t;
-        char reason[REASON_MAX];
         const struct contribution *c = checked(co, step, i, true, &t);
-        if (c == NULL || j->doom != NULL || c->base_version != step->base)
+        if (c == NULL || c->base_version != step->base)
             continue; /* late phases are not done again */
         forget(co, t, c);
         /* For its contribution to another module it may be done again already. */
         if (t->state == TASK_PENDING || (t->state == TASK_LEASED && !query_streams(j)))
             continue;
-        if (t->state == TASK_DONE && !task_take_samples(co, j, t)) {
-            job_doom(j, "no samples are left to repeat task %llu", (unsigned long long)t->id);
-            return;
-        }
-        (void)str_copy(reason, sizeof(reason), t->reason);
-        spot_check_drop(co, t);
-        task_failed(co, t, step->contributions[i].damaged ? FAULT_PASSING : FAULT_TASK, reason);
+        redo(co, j, t, step->contributions[i].damaged ? FAULT_PASSING : FAULT_TASK);
     }
 }
 

@@ -19,6 +19,9 @@ struct folds_coming {
 struct outer_step *folds_step(struct coordinator *co, const struct job *j,
                               const struct module_rec *m, const struct folds_coming *coming);
 
+/* Phases whose contribution was refused, and that could not be repeated since others held all
+ * samples, are repeated if there are samples again. */
+void folds_redo(struct coordinator *co, struct job *j);
 /* Takes the module's next outer step if it is time for it. */
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
 /* Takes a worker's result of its OUTER task t; claim NULL: the worker reports that the step cannot

@@ -31,7 +31,9 @@ static bool make_task(struct coordinator *co, struct job *j, uint32_t p, uint32_
     t->train.first_step = rr->step;
     rr->task_id = t->id;
     if (!task_take_samples(co, j, t)) {
-        job_doom(j, "no samples are left for replica %u of path %u", r, p);
+        /* Others hold them all, as callers mostly know: it is made when they are back. */
+        rr->task_id = 0;
+        state_drop_task(&co->state, t);
         return false;
     }
     return true;
@@ -734,6 +736,7 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 void rounds_advance(struct coordinator *co, struct job *j)
 {
     settle_late(co, j);
+    folds_redo(co, j);
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         take_parts(co, j, p);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
