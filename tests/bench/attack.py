@@ -38,26 +38,35 @@ def submit(swarm, common, outer="", seed=None, **keys):
 
 # ---- one evil worker of four ------------------------------------------------
 
+def acts(process):
+    """How often the players have done what is evil, at least (they tell of 1, 2, 4, ...); they end."""
+    process.kill()
+    done = int(([0] + re.findall(r"^acted (\d+)$", process.stdout.read(), re.M))[-1])
+    assert done, "the evil workers did nothing"
+    return done
+
+
 def evil_one(swarm_of, common, build, manner, n):
-    """Seconds of a job of three phases a round on three honest workers and n that misbehave in a given manner."""
+    """(seconds of a job of three phases a round on three honest workers and n that misbehave in a given manner, how often they did)."""
     with swarm_of(*BEAT) as swarm, contextlib.ExitStack() as others:
         for name in HONEST:
             swarm.worker(name, "--throttle", "9")
-        if manner:
-            others.enter_context(players(swarm, build, n, manner))
+        evil = others.enter_context(players(swarm, build, n, manner)) if manner else None
         common.wait_until(lambda: len(swarm.get("/v1/workers?limit=1000").json()["items"]) == min(len(HONEST) + n, 1000), 60, "all to join")
         begun = time.monotonic()
         job = submit(swarm, common, replicas=len(HONEST), rounds=8, steps=100)
         swarm.wait_job(job, "done", 150)
-        return time.monotonic() - begun
+        took = time.monotonic() - begun
+        return took, acts(evil) if evil else 0
 
 
 def evil(fig, swarm_of, common, build):
-    calm = evil_one(swarm_of, common, build, None, 0)
+    calm, _ = evil_one(swarm_of, common, build, None, 0)
     for name, manner, n in (("evil_fail", "fail", 1), ("evil_no_retry", "no-retry", 1), ("evil_bad_count", "bad-count", 1),
                             ("evil_hold", "hold", 1), ("evil_identities", "fail", 1000)):
         try:
-            took, why = evil_one(swarm_of, common, build, manner, n), ""
+            took, done = evil_one(swarm_of, common, build, manner, n)
+            why = f"; evil at least {done} times"
         except AssertionError as e:
             took, why = None, f"; not done: {str(e)[-200:]}"
         fig.add(name, took and took / calm, "x", "<=1.2", f"{took or 0:.1f} s over {calm:.1f} s, three honest workers{why}")
@@ -80,6 +89,7 @@ def poisoned(swarm_of, common, build, replicas, how, outer, rounds, seed):
                      seed=seed)
         record = swarm.wait_job(job, "done", 120)
         told = swarm.log("coordinatord")
+        assert not how or "poison: a contribution is spoilt" in swarm.log("poisoner"), "the poisoner spoilt nothing"
         return record["eval_loss"], told.count("contribution refused")
 
 

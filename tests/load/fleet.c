@@ -63,6 +63,7 @@ struct fleet {
     size_t n_took, cap_took;
     uint64_t late, lost, revoked; /* while measured: unanswered, cut, tasks taken away */
     uint64_t cut_ms, away_ms;     /* since when not all are here; the longest time of that */
+    uint64_t acts;                /* what was evil, so far */
     int status;
 };
 
@@ -84,9 +85,22 @@ static void drop_task(struct player *p)
     p->fleet->changed_ms = clock_now_ms();
 }
 
+/* Something evil is done, and counted: a line for 1, 2, 4, ... of it, for who asks whether it was.
+ */
+static void count_act(struct fleet *f)
+{
+    f->acts++;
+    if ((f->acts & (f->acts - 1)) != 0)
+        return;
+    printf("acted %" PRIu64 "\n", f->acts);
+    (void)fflush(stdout);
+}
+
 static void on_reported(void *arg, const struct rpc_result *r)
 {
     struct player *p = arg;
+    if (r->code == 0) /* it was heard */
+        count_act(p->fleet);
     drop_task(p);
     if (r->code != -ERR_CANCELLED && p->joined)
         ask(p);
@@ -118,7 +132,9 @@ static void on_task(void *arg, const struct rpc_result *r)
         p->step = 0;
         p->fleet->busy++;
         p->fleet->changed_ms = clock_now_ms();
-        if (p->fleet->manner != HONEST && p->fleet->manner != HOLD)
+        if (p->fleet->manner == HOLD)
+            count_act(p->fleet); /* it never ends the task */
+        else if (p->fleet->manner != HONEST)
             slander(p);
     } else if (r->code != -ERR_CANCELLED && p->joined) {
         ask(p);
