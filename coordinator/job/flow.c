@@ -439,6 +439,18 @@ static void begin_encoding(struct coordinator *co, struct job *j)
     enter(co, j, JOB_ENCODING, d.reason);
 }
 
+/* Is what the archives gave of no use?  One worker may be to blame, so others cut them once more
+ * before that ends the job. */
+static bool doubts_archives(struct coordinator *co, struct job *j)
+{
+    struct err err = {0};
+    if (j->recut || co->opt.local || shards_check(j, &err) == 0)
+        return false;
+    j->recut = true;
+    tasks_recut(co, j, 0, err.msg);
+    return true;
+}
+
 static void begin(struct coordinator *co, struct job *j)
 {
     if (j->spec.data.path != NULL || j->comp.teacher_job != 0 || !job_has_data(&j->spec)) {
@@ -516,7 +528,7 @@ static void step(struct coordinator *co, struct job *j)
         begin(co, j);
         break;
     case JOB_INGESTING:
-        if (query_open_tasks(&co->state, j, TASK_INGEST) == 0)
+        if (query_open_tasks(&co->state, j, TASK_INGEST) == 0 && !doubts_archives(co, j))
             begin_encoding(co, j);
         break;
     case JOB_ENCODING:

@@ -4,6 +4,8 @@
 #include "common/base/clock.h"
 #include "common/job/family.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/member.h"
+#include "coordinator/work/tasks.h"
 
 static void ingest_message(struct message *b, Skerry__V1__Task *msg)
 {
@@ -13,24 +15,119 @@ static void ingest_message(struct message *b, Skerry__V1__Task *msg)
     msg->ingest = m;
 }
 
-/* Archives of one job must agree: the shorter list of classes is a beginning of the longer one. */
-static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, struct err *err)
+/* ---- names of classes ------------------------------------------------------ */
+
+/* The origin of all workers whose archives have a class of this number; 0: there are several. */
+static uint64_t only_origin(const struct state *s, const struct job *j, size_t class)
 {
+    uint64_t origin = 0;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        if (t->job_id != j->id || t->kind != TASK_INGEST || t->state != TASK_DONE ||
+            (t->ingest.classes != 0 && t->ingest.classes <= class))
+            continue;
+        const struct worker *w = state_worker(s, t->worker_id);
+        const uint64_t from = w != NULL ? worker_origin(w) : 0;
+        if (from == 0 || (origin != 0 && from != origin))
+            return 0;
+        origin = from;
+    }
+    return origin;
+}
+
+/* Has a worker contradicted the names, of another origin than these two? */
+static bool is_contradicted(const struct state *s, const struct job *j, uint64_t names,
+                            uint64_t own)
+{
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        if (t->job_id != j->id || t->kind != TASK_INGEST || t->ingest.against == 0)
+            continue;
+        const struct worker *w = state_worker(s, t->ingest.against);
+        if (w != NULL && worker_origin(w) != names && worker_origin(w) != own)
+            return true;
+    }
+    return false;
+}
+
+/* Two origins contradict the only one that has told the names from this class on: its archives are
+ * cut again by others, and who had contradicted it was right. */
+static void rename_classes(struct coordinator *co, struct job *j, uint64_t names, size_t class)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        struct task *t = task_memory(co->state.tasks[i]);
+        if (t->job_id != j->id || t->kind != TASK_INGEST || t->ingest.against == 0)
+            continue;
+        t->ingest.against = t->ingest.not_from = 0;
+        t->failed = (struct failure_list){0};
+    }
+    j->renamed = true;
+    job_drop_classes(j, class);
+    tasks_recut(co, j, names, "two workers contradict its names of classes");
+}
+
+/* Worker w of t contradicts the job's name of a class.  That is one word against another while only
+ * workers of one origin have told the name: a third one decides, the archive of t waits for it, and
+ * nobody is blamed before.  True: it has, w was right, and the job has no such name any more.  Once
+ * names were dropped, the archives differ as far as we can know. */
+static bool outvotes(struct coordinator *co, struct job *j, struct task *t, const struct worker *w,
+                     size_t class)
+{
+    const uint64_t names = only_origin(&co->state, j, class), own = worker_origin(w);
+    if (names == 0 || names == own || j->renamed)
+        return false;
+    if (is_contradicted(&co->state, j, names, own)) {
+        rename_classes(co, j, names, class);
+        return true;
+    }
+    t->ingest.against = w->id;
+    t->ingest.not_from = names;
+    return false;
+}
+
+/* The archive has been cut by one of another origin than `against`, and its names agree with the
+ * job's. */
+static void judge(struct coordinator *co, struct task *t, const struct worker *w)
+{
+    struct worker *other =
+        state_edit_worker(&co->state, state_worker(&co->state, t->ingest.against));
+    if (other != NULL && worker_origin(other) != worker_origin(w)) {
+        core_say(co, t->job_id, other->id,
+                 "worker %llu (%s) told other names of classes of an archive than two others did: "
+                 "its word does not count",
+                 (unsigned long long)other->id, other->name);
+        member_was_wrong(co, other);
+    }
+    t->ingest.against = t->ingest.not_from = 0;
+}
+
+/* Archives of one job must agree: the shorter list of classes is a beginning of the longer one. */
+static int merge_classes(struct coordinator *co, struct job *j, struct task *t,
+                         const struct worker *w, const Skerry__V1__ReportRequest *r,
+                         struct err *err)
+{
+    size_t same = 0;
     if (job_is_text(&j->spec))
         return 0; /* texts have no classes */
     if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
         return err_set(err, -EINVAL, "an archive has %zu classes, expected 1 to %d", r->n_classes,
                        JOB_CLASSES_MAX);
-    for (size_t i = 0; i < r->n_classes && i < j->n_classes; i++)
-        if (strcmp(r->classes[i], j->classes[i]) != 0)
-            return err_set(err, -ERR_CONFIG,
-                           "the archives of data.url have different names for class %zu, '%.60s' "
-                           "and '%.60s'; number the classes alike in all of them",
-                           i, j->classes[i], r->classes[i]);
+    while (same < r->n_classes && same < j->n_classes &&
+           strcmp(r->classes[same], j->classes[same]) == 0)
+        same++;
+    if (same < r->n_classes && same < j->n_classes && !outvotes(co, j, t, w, same))
+        return err_set(err, -ERR_CONFIG,
+                       "the archives of data.url have different names for class %zu, '%.60s' "
+                       "and '%.60s'; number the classes alike in all of them",
+                       same, j->classes[same], r->classes[same]);
     for (size_t i = j->n_classes; i < r->n_classes; i++)
         job_add_class(j, r->classes[i], 0);
+    t->ingest.classes = r->n_classes;
+    judge(co, t, w);
     return 0;
 }
+
+/* ---- captions -------------------------------------------------------------- */
 
 /* Images without a caption in all archives so far: a figure of the job, which has a limit. */
 static struct row_rec uncaptioned(const struct job *j, uint64_t more)
@@ -94,7 +191,8 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
         made[i].source = t->ingest.url;
     }
     if (rc == 0)
-        rc = merge_classes(j, r, err);
+        rc = w == NULL ? err_set(err, -ERR_STALE, "its worker is gone")
+                       : merge_classes(co, j, t, w, r, err);
     for (size_t i = 0; i < r->n_shards && rc == 0; i++)
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)

@@ -418,7 +418,8 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);
         distrust(co, t);
         task_failed(co, t, rc == -ERR_CONFIG ? FAULT_LASTING : FAULT_TASK, reason);
-        member_failed(co, w);
+        if (t->kind != TASK_INGEST || t->ingest.against != w->id) /* a third one decides */
+            member_failed(co, w);
         return rc;
     }
     const bool judged = task_has_phase(t) || t->kind == TASK_OUTER;

@@ -216,6 +216,26 @@ void job_add_class(struct job *j, const char *name, uint64_t samples)
     j->counts[j->n_classes++] = samples;
 }
 
+void job_drop_classes(struct job *j, size_t n)
+{
+    while (j->n_classes > n)
+        mem_free(j->classes[--j->n_classes]);
+    j->classes_saved = j->classes_saved < n ? j->classes_saved : n;
+    j->shrunk = true;
+}
+
+void job_drop_shards(struct job *j, uint32_t source)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < j->n_shards; i++) {
+        const struct shard_rec s = j->shards[i];
+        if (s.source != source)
+            *job_edit_shard(j, kept++) = s;
+    }
+    j->n_shards = kept;
+    j->shrunk = true;
+}
+
 void job_add_encoder(struct job *j, const struct encoder_file *f)
 {
     j->encoders = mem_realloc(j->encoders, (j->n_encoders + 1) * sizeof(*j->encoders));

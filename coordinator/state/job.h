@@ -251,6 +251,9 @@ struct job {
     const struct row_rec *rows;
     size_t n_rows;
     bool old_shards; /* (m) some shards of an old generation may be dropped */
+    bool recut;      /* (m) archives were cut again, since the dataset was of no use */
+    bool renamed;    /* (m) and since two places contradicted one place's names of classes */
+    bool shrunk;     /* (m) rows of shards and classes beyond the last go from the store */
     char *doom; /* (m) why it shall fail: flow.c ends it in the next turn; NULL: it shall not */
     /* (m) Why a newer rule refuses the job, which was saved before; NULL: none does. */
     char *refused;
@@ -364,6 +367,10 @@ static inline void job_note_time(struct job_times *t, uint64_t ms)
 uint64_t job_time_of(struct job_times *t, uint64_t (*of)(const uint64_t *ms, size_t n));
 /* Appends to j->classes. */
 void job_add_class(struct job *j, const char *name, uint64_t samples);
+/* Forgets the classes from number n on. */
+void job_drop_classes(struct job *j, size_t n);
+/* Forgets the shards of a source. */
+void job_drop_shards(struct job *j, uint32_t source);
 void job_add_encoder(struct job *j, const struct encoder_file *f);
 /* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason,

@@ -231,6 +231,8 @@ enum statement {
     DEL_ROUNDS,
     PUT_GRID,
     DEL_GRID,
+    CUT_CLASSES,
+    CUT_SHARDS,
     PUT_SCORE,
     DEL_SCORES,
     PUT_ROW,
@@ -269,6 +271,8 @@ static const char *const statements[STATEMENTS] = {
         " shard_bytes_down=?41, cost_egress=?42, input=?43, numbers=?44,"
         " steps_skipped=?45 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
+    [CUT_CLASSES] = "DELETE FROM classes WHERE job=? AND n>=?",
+    [CUT_SHARDS] = "DELETE FROM shards WHERE job=? AND n>=?",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
     [PUT_ENCODER_FILE] = "INSERT OR REPLACE INTO encoder_files VALUES(?,?,?,?,?,?)",
@@ -464,6 +468,11 @@ static void put_task(struct store *s, struct task *t)
 
 static void put_classes(struct store *s, struct job *j)
 {
+    if (j->shrunk) {
+        store_put(s, CUT_CLASSES, "ii", I(j->id), I(j->n_classes));
+        store_put(s, CUT_SHARDS, "ii", I(j->id), I(j->n_shards));
+    }
+    j->shrunk = false;
     for (size_t i = j->classes_saved; i < j->n_classes; i++)
         store_put(s, PUT_CLASS, "iiti", I(j->id), I(i), j->classes[i], I(j->counts[i]));
     j->classes_saved = j->n_classes;
@@ -481,6 +490,8 @@ static void put_shards(struct store *s, struct job *j)
 {
     for (size_t i = 0; i < j->shards_edited.n; i++) {
         const size_t n = j->shards_edited.at[i];
+        if (n >= j->n_shards)
+            continue;
         const struct shard_rec *r = &j->shards[n];
         store_put(s, PUT_SHARD, "iibiiiiiiiibi", I(j->id), I(n), B(&r->blob), I(r->samples),
                   I(r->partition), I(r->source), I(r->generation), I(r->holdout), I(r->router),

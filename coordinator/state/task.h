@@ -82,7 +82,10 @@ struct snapshot {
 };
 
 struct task_ingest {
-    uint32_t url; /* index into data.url */
+    uint32_t url;      /* index into data.url */
+    size_t classes;    /* (m) in its result; 0: unknown, or none */
+    uint64_t against;  /* (m) a worker whose names of classes the others contradict; 0: none */
+    uint64_t not_from; /* (m) the origin whose workers do not have it, as it is to judge them */
 };
 
 /* TRAIN: a phase of a replica; CHECK: a repetition of another worker's phase. */

@@ -278,6 +278,8 @@ uint64_t task_folded(const struct task *t)
 /* Can w run the task? */
 static bool may_try(const struct coordinator *co, const struct task *t, const struct worker *w)
 {
+    if (t->kind == TASK_INGEST && t->ingest.not_from == worker_origin(w))
+        return false;
     return w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t);
 }
 
@@ -375,6 +377,31 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
     else
         (void)str_copy(text, sizeof(text), reason);
     task_requeue(co, t, text);
+}
+
+static void recut(struct coordinator *co, struct job *j, struct task *t, const char *why)
+{
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].source == t->ingest.url)
+            gc_drop(co, &j->shards[i].blob);
+    job_drop_shards(j, t->ingest.url);
+    t->ingest.not_from = w != NULL ? worker_origin(w) : 0;
+    t->ingest.classes = 0;
+    task_failed(co, t, FAULT_LASTING, why);
+}
+
+void tasks_recut(struct coordinator *co, struct job *j, uint64_t origin, const char *why)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        const struct worker *w = state_worker(&co->state, t->worker_id);
+        if (t->job_id == j->id && t->kind == TASK_INGEST && t->state == TASK_DONE &&
+            (origin == 0 || (w != NULL && worker_origin(w) == origin))) {
+            task_memory(t)->ingest.against = origin != 0 ? t->worker_id : 0;
+            recut(co, j, state_edit_task(&co->state, t), why);
+        }
+    }
 }
 
 void task_passed_on(struct coordinator *co, struct task *t, const char *reason)

@@ -1,6 +1,8 @@
 /* INGEST: what archives say together. */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/work/query.h"
+
 static const char by_url[] =
     "name: fake\nseed: 3\n"
     "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"
@@ -28,6 +30,8 @@ static uint64_t submit_as(struct rig *r, const char *spec)
 struct cut {
     uint64_t uncaptioned, tokens;
     uint32_t samples;
+    const char *class; /* NULL: "all" */
+    bool holdout;
 };
 
 /* Takes an archive and makes a shard of it; false: the result was refused. */
@@ -36,13 +40,14 @@ static bool ingest_by(struct rig *r, struct fake *w, const struct cut *cut)
     Skerry__V1__Task *t = assign(r, w, TASK_INGEST);
     struct blob_ref ref = put_text(r, t->ingest->url);
     Skerry__V1__ShardInfo shard = SKERRY__V1__SHARD_INFO__INIT, *shards[] = {&shard};
-    char *classes[] = {(char *)"all"};
+    char *classes[] = {(char *)(uintptr_t)(cut->class != NULL ? cut->class : "all")};
     struct result x;
     assert_false(t->ingest->captions); /* the model is told none */
     begin_result(&x, t, &ref);
     shard.blob = &x.blob;
     shard.samples = cut->samples;
     shard.tokens = cut->tokens;
+    shard.holdout = cut->holdout;
     x.m.n_contributions = 0;
     x.m.shards = shards;
     x.m.n_shards = 1;
@@ -168,6 +173,120 @@ static void too_many_shards(void **state)
     assert_non_null(strstr(j->reason, "the archives make more than 65536 shards"));
 }
 
+/* A job of two archives, and three workers in places of their own. */
+static struct job *begin_apart(struct rig *r)
+{
+    static const char *const at[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+        (void)str_copy(edit_worker(r, r->workers[i].id)->address, 64, at[i]);
+    }
+    return state_job(&r->co->state, submit_urls(r));
+}
+
+static bool ingest_class(struct rig *r, unsigned worker, const char *class)
+{
+    const bool taken =
+        ingest_by(r, &r->workers[worker], &(struct cut){.samples = 40, .class = class});
+    settle(r);
+    return taken;
+}
+
+static void nothing_for(struct rig *r, unsigned worker)
+{
+    ask(r, &r->workers[worker], 10);
+    assert_null(got(r, &r->workers[worker]));
+}
+
+static uint32_t strikes(struct rig *r, unsigned worker)
+{
+    return state_worker(&r->co->state, r->workers[worker].id)->strikes;
+}
+
+/* The names of the first archive are wrong: two honest workers outvote the one that told them, the
+ * archive is cut again, and the one is quarantined; what is on record is right, too. */
+static void the_first_lies(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart(r);
+    const uint64_t id = j->id;
+    assert_true(ingest_class(r, 0, "lie"));
+    assert_false(ingest_class(r, 1, "cat"));
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_int_equal(strikes(r, 1), 0);
+    assert_int_equal(state_worker(&r->co->state, r->workers[1].id)->failures_row, 0);
+    nothing_for(r, 0); /* it is not asked about itself */
+    assert_true(ingest_class(r, 2, "cat"));
+    assert_int_equal(j->n_shards, 1);
+    nothing_for(r, 0);
+    assert_true(ingest_class(r, 1, "cat"));
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(j->n_shards, 2);
+    assert_int_equal(j->n_classes, 1);
+    assert_string_equal(j->classes[0], "cat");
+    assert_int_equal(strikes(r, 0), 1);
+    assert_int_equal(strikes(r, 1) + strikes(r, 2), 0);
+    stop(r);
+    start(r);
+    j = state_job(&r->co->state, id);
+    assert_int_equal(j->n_shards, 2);
+    assert_int_equal(j->n_classes, 1);
+    assert_string_equal(j->classes[0], "cat");
+}
+
+/* The second one lies: the third decides. */
+static void the_second_lies(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart(r);
+    assert_true(ingest_class(r, 0, "cat"));
+    assert_false(ingest_class(r, 1, "lie"));
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_true(ingest_class(r, 2, "cat"));
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(strikes(r, 1), 1);
+    assert_int_equal(strikes(r, 0) + strikes(r, 2), 0);
+}
+
+/* Archives that do differ end the job: two have seen each of them. */
+static void archives_differ(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart(r);
+    assert_true(ingest_class(r, 0, "cat"));
+    assert_false(ingest_class(r, 1, "dog"));
+    assert_true(ingest_class(r, 2, "dog"));
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_false(ingest_class(r, 1, "cat"));
+    wait_state(r, j->id, JOB_FAILED);
+    assert_non_null(strstr(j->reason, "different names for class 0, 'dog' and 'cat'"));
+    assert_int_equal(strikes(r, 0) + strikes(r, 1) + strikes(r, 2), 0);
+}
+
+/* Archives of no use end the job when each was cut twice, in two places. */
+static void of_no_use(void **state)
+{
+    const struct cut cut = {.samples = 40, .holdout = true};
+    for (int lie = 0; lie < 2; lie++) {
+        struct rig *r = *state;
+        char what[REASON_MAX];
+        struct job *j = begin_apart(r);
+        for (unsigned i = 0; i < 2; i++)
+            assert_true(ingest_by(r, &r->workers[0], &cut));
+        settle(r);
+        assert_int_equal(j->state, JOB_INGESTING);
+        assert_true(query_stalled(&r->co->state, j, what));
+        assert_non_null(strstr(what, "no samples to train on"));
+        nothing_for(r, 0);
+        for (unsigned i = 1; i < 3; i++)
+            assert_true(lie ? ingest_class(r, i, NULL) : ingest_by(r, &r->workers[i], &cut));
+        wait_state(r, j->id, lie ? JOB_INITIALISING : JOB_FAILED);
+        assert_int_equal(j->n_shards, 2);
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +295,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(too_many_end_the_job, begin, end),
         cmocka_unit_test_setup_teardown(uncaptioned_for_one, begin, end),
         cmocka_unit_test_setup_teardown(too_many_shards, begin, end),
+        cmocka_unit_test_setup_teardown(the_first_lies, begin, end),
+        cmocka_unit_test_setup_teardown(the_second_lies, begin, end),
+        cmocka_unit_test_setup_teardown(archives_differ, begin, end),
+        cmocka_unit_test_setup_teardown(of_no_use, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
