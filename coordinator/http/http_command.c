@@ -512,14 +512,14 @@ void http_post_sample(void *arg, struct http_request *r)
         {"ema", HTTP_BOOL},
         {"strategy", HTTP_STRING, .min = 1, .max = 16},
         {"top", HTTP_INT, .min = 1, .max = 256},
-        {"nucleus", HTTP_REAL, .min = 0, .max = 1},
+        {"nucleus", HTTP_REAL, .min = 0.01, .max = 1},
         {"threshold", HTTP_REAL, .min = 0, .max = 1},
         {"remote", HTTP_BOOL},
         {"path", HTTP_INT, .min = 0, .max = 1023},
         {"prompt", HTTP_STRING, .min = 0, .max = 8192},
         {"tokens", HTTP_INT, .min = 1, .max = VIEW_TOKENS_MAX},
         {"temperature", HTTP_REAL, .min = 0, .max = VIEW_TEMPERATURE_MAX},
-        {"top_p", HTTP_REAL, .min = 0, .max = 1},
+        {"top_p", HTTP_REAL, .min = 0.01, .max = 1},
     };
     struct http_api *api = arg;
     struct err err = {0};

@@ -9,6 +9,7 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 METHODS = ("get", "put", "post", "delete")
+LONGEST = 5000  # list that is sent to be too long
 
 
 class OpenApi:
@@ -37,6 +38,57 @@ class OpenApi:
         errors = [f"at {'/'.join(map(str, e.absolute_path)) or 'the top'}: {e.message[:300]}"
                   for e in validator.iter_errors(value)]
         assert not errors, "\n".join(errors[:10])
+
+    def example(self, schema):
+        """A value that the schema allows: the least one of each kind."""
+        schema = self.deref(schema)
+        if "enum" in schema:
+            return schema["enum"][0]
+        if schema["type"] == "object":
+            return {k: self.example(schema["properties"][k]) for k in schema.get("required", [])}
+        if schema["type"] == "array":
+            return [self.example(schema["items"])] * schema.get("minItems", 0)
+        if schema["type"] == "string":
+            return "0" * 64 if "pattern" in schema else "a" * max(schema.get("minLength", 0), 1)
+        return True if schema["type"] == "boolean" else schema.get("minimum", 1)
+
+    def spoiled(self, schema):
+        """Values that the schema forbids: each has one thing wrong."""
+        schema = self.deref(schema)
+        kind, plain = schema["type"] if "enum" not in schema else "enum", self.example(schema)
+        yield from (None, [[]], {"a": []}) if kind not in ("array", "object") else (None, "a", 7, True)
+        if kind == "object":
+            yield {**plain, "prioritee": 1}
+            yield from ({k: v for k, v in plain.items() if k != gone} for gone in schema.get("required", []))
+            for name, inner in schema.get("properties", {}).items():
+                yield from ({**plain, name: value} for value in self.spoiled(inner))
+        elif kind == "array":
+            yield from ([value] for value in self.spoiled(schema["items"]))
+            if "minItems" in schema:
+                yield []
+            if schema.get("maxItems", LONGEST) < LONGEST:
+                yield [self.example(schema["items"])] * (schema["maxItems"] + 1)
+        elif kind in ("integer", "number"):
+            yield from ("1", True)
+            little = 1 if kind == "integer" else 0.001
+            yield from (schema[bound] + beyond for bound, beyond in (("minimum", -little), ("maximum", little)) if bound in schema)
+            if kind == "integer":
+                yield schema.get("minimum", 0) + 0.5
+        elif kind in ("string", "enum"):
+            yield from (7, False)
+            if kind == "enum" or "pattern" in schema:
+                yield "nobody"
+            if schema.get("minLength"):
+                yield ""
+            if "maxLength" in schema:
+                yield "a" * (schema["maxLength"] + 1)
+        else:
+            yield from ("true", 1)
+
+    def body(self, op):
+        """The schema of an operation's JSON body; None: it takes none."""
+        content = op.get("requestBody", {}).get("content", {})
+        return content.get("application/json", {}).get("schema")
 
     def validate_named(self, value, name):
         self.validate(value, {"$ref": f"#/components/schemas/{name}"})

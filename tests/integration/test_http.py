@@ -278,6 +278,73 @@ def test_bad_bodies_are_refused_with_a_sentence(quiet, operation, body, status, 
     assert "\n" not in error(answer)
 
 
+# Of an id, a name or a query, as it stands in a URL.
+ODD = ("x", "-1", "+1", "1.5", "0x1", "%ff", "%0d%0a", "99999999999999999999", "9223372036854775808", "a" * 2000)
+KINDS = (400, 401, 403, 404, 409, 413, 416, 422, 429)
+
+
+def plain_path(path):
+    return path.replace("{id}", "1").replace("{sha256}", NOBODY).replace("{name}", "app.js")
+
+
+def ask_oddly(api, name, odd, expected=KINDS, **how):
+    """Asks; returns what is wrong with the answer, "" if it is one of those expected and as documented."""
+    method, _, op = api.operations()[name]
+    answer = api.swarm.session.request(method, api.swarm.url + odd, timeout=20, allow_redirects=False, **how)
+    what = f"{method} {odd[:80]} {str(how)[:200]}: {answer.status_code} {answer.text[:200]}"
+    if answer.status_code not in expected:
+        return f"not one of {expected}: {what}"
+    try:
+        api.check(op, answer)
+    except AssertionError as e:
+        return f"{e}: {what}"
+    return ""
+
+
+def assert_all(answers):
+    wrong = [a for a in answers if a]
+    assert not wrong, f"{len(wrong)} answers:\n" + "\n".join(wrong[:40])
+
+
+def odd_targets(api):
+    for name, (_, path, op) in api.operations().items():
+        if name == "events":
+            continue
+        for p in map(api.deref, (*api.doc["paths"][path].get("parameters", []), *op.get("parameters", []))):
+            for value in ODD if p["in"] in ("path", "query") else ():
+                yield name, plain_path(path.replace("{%s}" % p["name"], value) if p["in"] == "path" else f"{path}?{p['name']}={value}")
+        yield name, plain_path(path) + "?" + "&".join(["a=1"] * 65)
+
+
+def test_odd_paths_and_queries_are_answered_as_documented(quiet):
+    assert_all(ask_oddly(quiet, name, odd, (200, 303, *KINDS)) for name, odd in odd_targets(quiet))
+
+
+def with_bodies(api):
+    return [(name, plain_path(path), api.body(op)) for name, (_, path, op) in api.operations().items() if api.body(op)]
+
+
+def test_bodies_that_the_schema_forbids_are_refused_as_documented(trained):
+    """So no key is taken that is not documented, and no value beyond its documented bounds."""
+    bodies = [(name, path, body) for name, path, schema in with_bodies(trained) for body in trained.spoiled(schema) if body is not None]
+    assert len(bodies) > 400
+    for name, _, body in bodies:
+        with pytest.raises(AssertionError):
+            trained.validate(body, trained.body(trained.operations()[name][2]))
+    assert_all(ask_oddly(trained, name, path, (400,), json=body) for name, path, body in bodies)
+
+
+def test_odd_bodies_are_refused_as_documented(quiet):
+    raw = (b"{", b"[]", b"null", b"\xff\xfe", b'{"a":1,"a":2}', b"[" * 3000, b'{"size": 1e999}', b"{}x", b"\0")
+    assert_all(ask_oddly(quiet, name, path, (400,), data=body) for name, path, _ in with_bodies(quiet) for body in raw)
+
+
+def test_a_viewer_changes_nothing(quiet):
+    token = quiet.call("makeToken", 201, json={"role": "viewer"}).json()["token"]
+    assert_all(ask_oddly(quiet, name, path, (403,), json={}, headers={"Authorization": f"Bearer {token}"})
+               for name, path, _ in with_bodies(quiet))
+
+
 def test_a_good_spec_without_its_shards_is_refused(quiet, tmp_path):
     spec = open(write_job(tmp_path, data=False), encoding="utf-8").read()
     answer = quiet.swarm.post("/v1/jobs", submission(spec=spec))
@@ -290,17 +357,23 @@ def test_broken_json_and_oversized_bodies(quiet):
     assert "line 1" in error(broken)
     twice = quiet.call("prepareUpload", 400, data=b'{"size":1,"size":2}')
     assert "size" in error(twice)
-    # Refused from its headers alone, before a byte of the body is there.
-    context = ssl.create_default_context(cafile=quiet.swarm.session.verify)
+    for name, path, _ in with_bodies(quiet):
+        refused_by_length(quiet, name, path)
+
+
+def refused_by_length(api, name, path):
+    """From its headers alone, before a byte of the body is there."""
+    context = ssl.create_default_context(cafile=api.swarm.session.verify)
     context.check_hostname = False
-    client = http.client.HTTPSConnection("127.0.0.1", quiet.swarm.ports["http_port"], context=context, timeout=20)
-    client.putrequest("POST", "/v1/uploads")
-    client.putheader("Authorization", f"Bearer {quiet.swarm.token}")
-    client.putheader("Content-Length", "100000")
+    client = http.client.HTTPSConnection("127.0.0.1", api.swarm.ports["http_port"], context=context, timeout=20)
+    client.putrequest("POST", path)
+    client.putheader("Authorization", f"Bearer {api.swarm.token}")
+    client.putheader("Content-Length", "9000000")
     client.endheaders()
     answer = client.getresponse()
-    assert answer.status == 413
-    quiet.validate_named(json.load(answer), "Error")
+    assert answer.status == 413, path
+    api.validate_named(json.load(answer), "Error")
+    assert "413" in api.operations()[name][2]["responses"], f"{name} does not document 413"
     client.close()
 
 
