@@ -5,6 +5,7 @@
 Real daemons, each in a network namespace, on links of 20 to 100 Mbit/s with a proxy between them; see docs/chaos.md.  The seed says what
 happens when: --show prints that and does nothing.  The status is 0 when all holds that oracle.py asks for."""
 import argparse
+import collections
 import heapq
 import os
 import random
@@ -28,7 +29,8 @@ DISK_BYTES = {"c": 128 << 20, "w3": 512 << 20}  # of their own, so that they can
 OF_WORKERS = {"kill": (4, 0.1, 3), "leave": (2, 0.1, 2), "stop": (3, 0.5, 6), "unplug": (2, 0.5, 6), "deaf": (1, 0.5, 5), "mute": (1, 0.5, 5),
               "cut": (2, 0, 0), "slow": (2, 2, 8), "full": (1, 1, 4)}
 OF_COORDINATOR = {"kill": (3, 0.1, 3), "stop": (2, 0.5, 6), "flush": (3, 1, 5), "clock": (2, 1, 6), "full": (2, 1, 4)}
-CALM_S = (1, 6)  # between two of the same machine
+CALM_S = (1, 4)  # between two of the same machine
+ALL_S = 60  # a run of so long has a fault of every kind
 ENDS = 3  # rounds of another job, which goes first and comes to its end beside all this
 AFTER_S, AFTER_ROUNDS = 90, 3  # so many rounds must go by, and so soon, once nothing happens any more
 CALM_SAMPLE_S = 1 / 500  # that a sample of the calm run may take
@@ -37,13 +39,16 @@ TINY = dict(dim=64, depth=2, batch=BATCH, images=2000, steps=STEPS, rounds=10000
 
 
 def schedule(seed, seconds):
-    """[(time, duration, kind, machine)], the same for the same seed: one fault at a time for each machine, several machines at once."""
+    """[(time, duration, kind, machine)], the same for the same seed: one fault at a time for each machine, several machines at once.
+    Each machine meets all of its kinds, what no other worker has first, before chance says which come again."""
     rng, happens = random.Random(seed), []
     for whom in ("c", *WORKERS):
         kinds = {k: v for k, v in (OF_COORDINATOR if whom == "c" else OF_WORKERS).items() if k != "full" or whom in DISK_BYTES}
+        to_come = rng.sample(list(kinds), len(kinds))
+        to_come.sort(key=lambda k: whom != "c" and k == "full")
         at = rng.uniform(0, CALM_S[1])
         while True:
-            kind = rng.choices(list(kinds), [w for w, _, _ in kinds.values()])[0]
+            kind = to_come.pop() if to_come else rng.choices(list(kinds), [w for w, _, _ in kinds.values()])[0]
             lasts = rng.uniform(*kinds[kind][1:])
             if at + lasts > seconds:
                 break
@@ -68,6 +73,9 @@ class Disk:
             except OSError:
                 pass
 
+    def room(self):
+        return os.statvfs(os.path.dirname(self.ballast)).f_bavail
+
     def empty(self):
         os.remove(self.ballast)
 
@@ -78,7 +86,7 @@ class Chaos:
     FLAGS = ("--heartbeat", "200ms", "--lease", "2s")
 
     def __init__(self, swarm, build, seed):
-        self.swarm, self.rng, self.spare = swarm, random.Random(seed), set(WORKERS)
+        self.swarm, self.rng, self.done = swarm, random.Random(seed), collections.Counter()
         self.net = Net(["c", "way", *WORKERS], RATES)
         address = self.net.address
         self.proxy = Proxy(lambda: self.net.inside("way"), address["way"], address["c"], [address[w] for w in WORKERS], seed)
@@ -110,17 +118,26 @@ class Chaos:
             subprocess.run(["umount", "-l", os.path.dirname(disk.ballast)], check=False)
         self.net.close()
 
+    def felt(self):
+        """{(of the coordinator, kind): how often it was seen to do something}."""
+        flushes, looks = self.shim.felt()
+        felt = collections.Counter(self.done) + collections.Counter({(True, "flush"): flushes, (True, "clock"): looks})
+        for way in self.proxy.ways.values():
+            felt.update({(False, kind): way.felt[what] for kind, what in (("deaf", "down"), ("mute", "up"), ("slow", "late"), ("cut", "reset"))})
+        return felt
+
     def daemon(self, name):
         return "coordinatord" if name == "c" else name
 
     def begin_kill(self, name):
-        self.swarm.kill(self.daemon(name))
+        self.done[name == "c", "kill"] += self.swarm.kill(self.daemon(name)) == -signal.SIGKILL
 
     def end_kill(self, name):
         self.start(name)
 
     def begin_leave(self, name):
         status = self.swarm.kill(name, signal.SIGTERM)  # one that has just begun ends by it
+        self.done[False, "leave"] += status == 0
         assert status in (0, -signal.SIGTERM), f"{name} was asked to leave and ended with {status}:\n{self.swarm.tail(name)}"
 
     end_leave = end_kill
@@ -129,12 +146,15 @@ class Chaos:
         self.swarm.kill(self.daemon(name), signal.SIGSTOP)
 
     def end_stop(self, name):
+        with open(f"/proc/{self.swarm.processes[self.daemon(name)].pid}/stat", encoding="utf-8") as f:
+            self.done[name == "c", "stop"] += f.read().rsplit(")", 1)[1].split()[0] == "T"
         self.swarm.kill(self.daemon(name), signal.SIGCONT)
 
     def begin_unplug(self, name):
         self.net.plug(name, False)
 
     def end_unplug(self, name):
+        self.done[False, "unplug"] += not self.net.plugged(name)
         self.net.plug(name, True)
 
     def begin_deaf(self, name):
@@ -162,6 +182,7 @@ class Chaos:
 
     def begin_full(self, name):
         self.disks[name].fill()
+        self.done[name == "c", "full"] += self.disks[name].room() == 0
 
     def end_full(self, name):
         self.disks[name].empty()
@@ -196,6 +217,15 @@ def go(chaos, oracle, happens):
         elif kind in ("kill", "leave"):
             oracle.away(whom, part == "begin")
         getattr(chaos, f"{part}_{kind}")(whom)
+
+
+def judge_faults(chaos, seconds):
+    """Each kind of fault must have done something: a run in which it did not says nothing of it."""
+    kinds = [(of_coordinator, k) for of_coordinator, kinds in ((True, OF_COORDINATOR), (False, OF_WORKERS)) for k in kinds]
+    felt = chaos.felt()
+    print("felt: " + ", ".join(f"{kind} of {'the coordinator' if c else 'a worker'} {felt[c, kind]}" for c, kind in kinds))
+    missing = [f"{kind} of {'the coordinator' if c else 'a worker'}" for c, kind in kinds if not felt[c, kind]]
+    assert seconds < ALL_S or not missing, f"faults that were not felt: {', '.join(missing)}"
 
 
 def settle(swarm, oracle, job, other):
@@ -249,6 +279,7 @@ def run(args, chaos, path, ends):
     swarm.wait_round(job, 1, 60)
     other = swarm.submit(ends)
     go(chaos, oracle, happens)
+    judge_faults(chaos, 60 * args.minutes)
     settle(swarm, oracle, job, other)
     print(f"{len(happens)} events; {oracle.looks} looks, {oracle.unanswered} of them not answered")
     oracle.judge()

@@ -47,9 +47,10 @@ class Net:
         done = subprocess.run(line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False)
         if done.returncode != 0:
             raise OSError(f"`{line}`: {done.stdout.strip()}")
+        return done.stdout
 
     def _in(self, space, line):
-        self._run(f"ip netns exec {space} {line}")
+        return self._run(f"ip netns exec {space} {line}")
 
     def _space(self, name):
         space = f"{self.tag}-{name}"
@@ -75,6 +76,10 @@ class Net:
     def plug(self, name, there):
         """Plugs or unplugs the cable of a machine."""
         self._in(self.hub, f"ip link set dev to-{name} {'up' if there else 'down'}")
+
+    def plugged(self, name):
+        shown = self._in(self.hub, f"ip -o link show to-{name}")
+        return ",UP" in shown.split(">")[0]
 
     @contextlib.contextmanager
     def inside(self, name):

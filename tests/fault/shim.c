@@ -1,6 +1,7 @@
 /* Preloaded into a daemon: a disk that takes its time, a wall clock that somebody has set, and a
  * stop-watch at its loop.  The file that SKERRY_SHIM names holds two numbers, which may change at
- * any time, and room for how many turns of the loop took how many milliseconds. */
+ * any time, how often each was felt, and room for how many turns of the loop took how many
+ * milliseconds. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -18,6 +19,8 @@
 struct control {
     volatile int64_t flush_ms; /* that each flush takes */
     volatile int64_t clock_s;  /* that the wall clock is ahead */
+    int64_t flushes;           /* that took so long */
+    int64_t looks;             /* at such a clock */
     int64_t turns[TURNS];      /* the last: all that were longer */
 };
 
@@ -54,6 +57,8 @@ static int64_t now_ms(void)
 static void flush_slowly(void)
 {
     const int64_t begun = now_ms();
+    if (control()->flush_ms > 0)
+        (void)__atomic_add_fetch(&control()->flushes, 1, __ATOMIC_RELAXED);
     while (now_ms() - begun < control()->flush_ms)
         (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 }
@@ -84,8 +89,11 @@ int epoll_wait(int fd, struct epoll_event *events, int n, int timeout)
 int clock_gettime(clockid_t id, struct timespec *t)
 {
     int rc = real_gettime(id, t);
-    if (rc == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
+    if (rc == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
         t->tv_sec += control()->clock_s;
+        if (control()->clock_s != 0)
+            (void)__atomic_add_fetch(&control()->looks, 1, __ATOMIC_RELAXED);
+    }
     return rc;
 }
 

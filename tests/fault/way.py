@@ -15,6 +15,7 @@ class Way:
         self.loss = 0.0  # share of chunks that come after AGAIN_S only
         self.shut = set()  # of "up" and "down": nothing passes, and the connections stay
         self.open = set()  # writers, both ends of each connection
+        self.felt = dict.fromkeys(("up", "down", "late", "reset"), 0)  # chunks that did not pass, that came late; connections that were cut
 
 
 class Proxy:
@@ -41,6 +42,7 @@ class Proxy:
     def cut(self, machine):
         """Resets all connections."""
         def reset():
+            self.ways[machine].felt["reset"] += len(self.ways[machine].open)
             for writer in list(self.ways[machine].open):
                 writer.transport.abort()
         self.loop.call_soon_threadsafe(reset)
@@ -80,6 +82,7 @@ class Proxy:
             while True:
                 due, data = await under_way.get()
                 await asyncio.sleep(due - self.loop.time())
+                way.felt[direction] += direction in way.shut
                 while direction in way.shut:
                     await asyncio.sleep(0.05)
                 if not data:
@@ -93,5 +96,6 @@ class Proxy:
             while data:
                 data = await reader.read(CHUNK)
                 lost = self.rng.random() < way.loss
+                way.felt["late"] += lost or way.delay > 0
                 await under_way.put((self.loop.time() + way.delay + AGAIN_S * lost, data))
         await asyncio.gather(arrive(), leave())
