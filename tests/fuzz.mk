@@ -6,13 +6,13 @@ FUZZ ?=
 FUZZ_BINS = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(sort $(shell find tests/fuzz -name 'fuzz_$(or $(FUZZ),*).c')))
 
 # Of a whole coordinator: in the world of tests/sim, whose own files come first (sim.mk).
-FUZZ_WORLDS := $(addprefix $(O)/fuzz/coordinator/,rpc/fuzz_service http/fuzz_login http/fuzz_ranges)
+FUZZ_WORLDS := $(addprefix $(O)/fuzz/coordinator/,rpc/fuzz_service http/fuzz_command http/fuzz_login http/fuzz_ranges state/fuzz_rows)
 $(FUZZ_WORLDS): $(O)/fuzz/%: tests/fuzz/%.c $(filter-out %/main.o,$(SIM_OBJ)) $(LIBS_coordinator)
 	$(call say,FUZZ)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS) \
 	  -fsanitize=fuzzer $(ALL_LDFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) -o $@ $^ $(LINK_coordinator) $(ALL_LDLIBS)
 
 # Each of its inputs is a life of a coordinator: of those that were found 64 are tried again.
-FUZZ_LIVES := $(filter %/fuzz_service,$(FUZZ_WORLDS))
+FUZZ_LIVES := $(filter %/fuzz_service %/fuzz_command %/fuzz_rows,$(FUZZ_WORLDS))
 
 .PHONY: fuzz fuzz-run
 fuzz: ## run every fuzzer for FUZZ_SECONDS (default 60); FUZZ=st runs only that one

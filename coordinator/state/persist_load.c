@@ -1,6 +1,7 @@
 /* Loading: the stored rows become the state.  Jobs that the present rules refuse stay on record,
  * and keep all their rows and blobs. */
 #include "coordinator/state/persist.h"
+#include "coordinator/state/persist_check.h"
 #include "coordinator/state/persist_names.h"
 
 #include "common/base/base.h"
@@ -9,6 +10,8 @@
 #include "coordinator/state/blobs.h"
 
 #include <assert.h>
+
+#define ANEW "put a copy of the database back, or begin anew with another --data-dir"
 
 /* One row; -ERR_FORMAT: it makes no sense (err may say more). */
 typedef int (*row_fn)(struct state *st, sqlite3_stmt *q, struct err *err);
@@ -667,6 +670,8 @@ static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL)
         return 0;
+    if (u64(q, 1) >= j->comp.n_paths)
+        return bad_row(err, "its path");
     if (j->n_rounds == job_rounds_max(j)) /* the oldest half goes at once, so that this is rare */
         job_keep_rounds(j, job_rounds_max(j) / 2);
     job_add_round(j, &(struct round_rec){u32(q, 1), u32(q, 2), u32(q, 3), u32(q, 4), real(q, 5),
@@ -767,7 +772,7 @@ int persist_load(struct store *s, struct state *st, struct err *err)
         while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
             rc = passed_over(st, &loadings[i], q) ? 0 : loadings[i].fn(st, q, err);
             if (rc < 0)
-                (void)err_wrap(err, "the saved state cannot be read: table %s, row %lld",
+                (void)err_wrap(err, "the saved state cannot be read (" ANEW "): table %s, row %lld",
                                loadings[i].what, (long long)sqlite3_column_int64(q, 0));
         }
         sqlite3_finalize(q);
@@ -776,6 +781,8 @@ int persist_load(struct store *s, struct state *st, struct err *err)
         if (rc < 0)
             return rc;
     }
+    if (persist_check(st, err) < 0)
+        return err_wrap(err, "the saved state contradicts itself (" ANEW ")");
     persist_changes(NULL, st);
     return 0;
 }

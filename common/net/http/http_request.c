@@ -437,7 +437,7 @@ void http_reply_error(struct http_request *r, unsigned status, const char *code,
     va_start(ap, fmt);
     (void)vsnprintf(message, sizeof(message), fmt, ap); /* cut is fine */
     va_end(ap);
-    str_make_utf8(message); /* it may hold a cut character, or bad bytes of a client */
+    str_make_line(message); /* it may hold a cut character, or whatever a client has sent */
     http_reply_json(r, status,
                     json_pack("{s:{s:s,s:s}}", "error", "code", code, "message", message));
 }

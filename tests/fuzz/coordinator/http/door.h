@@ -1,4 +1,5 @@
-/* The coordinator's HTTP port in the world of tests/sim, which stays open from input to input. */
+/* The coordinator's HTTP port in a world of tests/sim: one that stays open from input to input
+ * (door_open()), or the caller's. */
 #ifndef TESTS_FUZZ_COORDINATOR_HTTP_DOOR_H
 #define TESTS_FUZZ_COORDINATOR_HTTP_DOOR_H
 
@@ -32,17 +33,26 @@ static void door_remove(void)
     (void)file_remove_tree(door_root, NULL);
 }
 
+/* The first call makes the directory of worlds. */
+static inline void door_make(void)
+{
+    static bool made;
+    if (made)
+        return;
+    if (mkdtemp(door_root) == NULL || atexit(door_remove) != 0)
+        sim_fail("no directory %s", door_root);
+    log_set_level(LOG_LEVEL_ERROR + 1);
+    made = true;
+}
+
 /* The first call opens it. */
 static inline struct coordinator *door_open(void)
 {
     static bool open;
-    if (!open) {
-        if (mkdtemp(door_root) == NULL || atexit(door_remove) != 0)
-            sim_fail("no directory %s", door_root);
-        log_set_level(LOG_LEVEL_ERROR + 1);
+    door_make();
+    if (!open)
         world_open(1, door_root, 0);
-        open = true;
-    }
+    open = true;
     return world_coordinator();
 }
 

@@ -1,0 +1,12 @@
+/* Whether the rows that were loaded agree with each other, as far as the coordinator relies on it:
+ * of a database that was damaged, or edited, each row may be one that could have been saved. */
+#ifndef COORDINATOR_PERSIST_CHECK_H
+#define COORDINATOR_PERSIST_CHECK_H
+
+#include "common/base/base.h"
+#include "coordinator/state/state.h"
+
+/* -ERR_FORMAT: names what contradicts what.  Jobs that cannot be read (`unread`) are passed over. */
+int persist_check(const struct state *st, struct err *err);
+
+#endif
