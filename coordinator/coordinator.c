@@ -200,6 +200,8 @@ static int open_database(struct coordinator *co, const char *path, struct err *e
         rc = store_open(path, &persist_schema, &co->store, err);
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
+    if (rc == 0)
+        rc = place_check_commit(co->opt.data_dir, co->state.commits, err);
     return rc;
 }
 

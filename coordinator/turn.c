@@ -20,10 +20,10 @@
 #include "coordinator/rpc/assign.h"
 #include "coordinator/view/view.h"
 #include "coordinator/work/cost.h"
+#include "coordinator/state/place.h"
 #include "coordinator/work/gc.h"
 #include "coordinator/work/metrics.h"
 #include "coordinator/state/poll.h"
-#include "coordinator/state/core.h"
 
 /* Makes the answers that wait for the commit just handed over, from its contents: the present
  * state. Changes and waits that come from making them belong to the next commit. */
@@ -117,6 +117,36 @@ static void succeeded(struct coordinator *co)
     core_touch(co); /* waiting requests are answered with the next commit */
 }
 
+struct noting {
+    char *dir;
+    uint64_t commits;
+};
+
+static int note(void *arg)
+{
+    const struct noting *n = arg;
+    return place_note_commit(n->dir, n->commits, NULL); /* without room the next one will do */
+}
+
+static void noted(void *arg, int rc)
+{
+    struct noting *n = arg;
+    mem_free(n->dir);
+    mem_free(n);
+}
+
+/* The commit that was handed over is durable. */
+static void note_newest(struct coordinator *co)
+{
+    if (co->noted_ms != 0 && core_now(co) - co->noted_ms < CORE_NOTE_MS)
+        return;
+    struct noting *n = mem_alloc(sizeof(*n));
+    *n = (struct noting){str_dup(co->opt.data_dir), co->commits_handed};
+    co->noted_ms = core_now(co);
+    if (pool_submit(co->disk, note, noted, n) < 0)
+        noted(n, -EAGAIN);
+}
+
 /* The commit has succeeded or failed. */
 static void written(void *arg, int rc)
 {
@@ -133,10 +163,12 @@ static void written(void *arg, int rc)
     if (core_now(co) - co->writing_ms > CORE_SLOW_MS)
         log_warn("store", "a commit took %.1f s: the disk of the data dir%s is slow",
                  (double)(core_now(co) - co->writing_ms) / 1e3, co->ship ? " or the store" : "");
-    if (rc < 0)
+    if (rc < 0) {
         failed(co);
-    else
+    } else {
+        note_newest(co);
         succeeded(co);
+    }
     if (co->owed && !co->turn_scheduled) {
         co->turn_scheduled = true;
         loop_defer(co->loop, co->turn, co);
@@ -179,6 +211,8 @@ static void commit(struct coordinator *co)
     if (core_now(co) - co->spent_ms >=
         (store_queued(co->store) > 0 ? CORE_SPENT_MS : CORE_SPENT_IDLE_MS))
         turn_spent(co);
+    persist_count(co->store, &co->state);
+    co->commits_handed = co->state.commits;
     folds_hand(co);
     gc_hand(co);
     const bool rows = store_hand(co->store);

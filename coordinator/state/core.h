@@ -41,6 +41,7 @@ struct ship;
 #define CORE_SPENT_MS 1000        /* what requests cost joins a commit, at most so often */
 #define CORE_SPENT_IDLE_MS 600000 /* and makes one if there is none */
 #define CORE_REPLIES_MAX 65536    /* replies that wait for a commit */
+#define CORE_NOTE_MS 60000        /* between two notes of the newest commit (place.h) */
 #define TWINS_MAX 64
 /* Grace after our restart, or after we did not listen: workers redial within 10 s. */
 #define CORE_REDIAL_MS 15000
@@ -122,6 +123,8 @@ struct coordinator {
     uint64_t requests_charged; /* requests to the store since the start: work/cost.h */
     uint64_t spent_ms;         /* when their cost was last saved */
     uint64_t points_ms;        /* since when points of curves wait for a commit; 0: none do */
+    uint64_t commits_handed;   /* state.commits of the one under way */
+    uint64_t noted_ms;         /* when the newest commit was noted (place.h); 0: not yet */
     bool store_ok;
     bool disk_full;        /* an upload failed for lack of space: no work until a tick finds room */
     char store_error[512]; /* why no commit succeeds */

@@ -729,6 +729,12 @@ void persist_changes(struct store *s, struct state *st)
     }
 }
 
+void persist_count(struct store *s, struct state *st)
+{
+    if (store_newest(s) == store_next(s))
+        store_put(s, PUT_COUNTER, "ti", "commits", I(++st->commits));
+}
+
 /* ---- metrics ------------------------------------------------------------- */
 
 void persist_points(struct store *s, struct state *st)

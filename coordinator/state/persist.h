@@ -29,6 +29,8 @@ void persist_changes(struct store *s, struct state *st);
 
 /* Queues request_dollars, which grows too often for each change to be a row. */
 void persist_spent(struct store *s, const struct state *st);
+/* Counts the commit that will have the queued rows, if there are any. */
+void persist_count(struct store *s, struct state *st);
 
 /* Queues a record of the metrics, but a point of a curve only at the next persist_points(). */
 void save_metric(struct store *s, struct job *j, const struct metric_rec *m);

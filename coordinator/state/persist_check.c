@@ -43,8 +43,7 @@ static int check_ranges(const struct job *j, const struct task *t, struct err *e
 {
     for (size_t i = 0; i < t->n_ranges; i++) {
         const struct ledger_range *r = &t->ranges[i];
-        if (r->shard >= j->n_shards ||
-            (uint64_t)r->start + r->count > j->shards[r->shard].samples)
+        if (r->shard >= j->n_shards || (uint64_t)r->start + r->count > j->shards[r->shard].samples)
             return err_set(err, -ERR_FORMAT,
                            "task %llu reads samples %u to %llu of shard %u, which job %llu does "
                            "not have",
@@ -59,10 +58,10 @@ static int check_task(const struct state *st, const struct task *t, struct err *
     if (j == NULL || j->unread || !task_is_open(t))
         return 0;
     struct job *of = NULL;
-    if (t->kind == TASK_OUTER &&
-        (state_module(st, t->outer.module_id, &of) == NULL || of != j))
-        return err_set(err, -ERR_FORMAT, "task %llu makes module %llu, which job %llu does not have",
-                       (ull)t->id, (ull)t->outer.module_id, (ull)j->id);
+    if (t->kind == TASK_OUTER && (state_module(st, t->outer.module_id, &of) == NULL || of != j))
+        return err_set(err, -ERR_FORMAT,
+                       "task %llu makes module %llu, which job %llu does not have", (ull)t->id,
+                       (ull)t->outer.module_id, (ull)j->id);
     const int rc = t->kind == TASK_TRAIN ? check_ledger(j, t->path, err) : 0;
     return rc < 0 ? rc : check_ranges(j, t, err);
 }

@@ -66,6 +66,7 @@ static int load_counter(struct state *st, sqlite3_stmt *q, struct err *err)
         {"control_down", &st->bytes_gone[1]},
         {"data_up", &st->bytes_gone[2]},
         {"data_down", &st->bytes_gone[3]},
+        {"commits", &st->commits},
     };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (strcmp(store_text(q, 0), all[i].name) == 0)

@@ -17,6 +17,8 @@
 #define DATABASE "coordinator.db"
 #define URL_BYTES_MAX 1024
 #define ENTRIES_MAX 65536
+#define COMMIT "newest-commit"
+#define COMMIT_MAX 32 /* bytes of it */
 
 const char *const place_identity[PLACE_IDENTITY] = {"tls-key.pem",    "tls-cert.pem",
                                                     "cluster.secret", "worker.secret",
@@ -69,6 +71,45 @@ int place_set_aside(const char *data_dir, struct err *err)
         rc = set_aside(data_dir, aside, &names, err);
     file_names_release(&names);
     mem_free(aside);
+    return rc;
+}
+
+/* ---- the newest commit ---- */
+
+/* 0: there is none, or it says nothing. */
+static uint64_t noted(const char *path)
+{
+    struct buf text;
+    uint64_t n = 0;
+    if (file_read(path, COMMIT_MAX, &text, NULL) < 0)
+        return 0;
+    (void)sscanf(buf_str(&text), "%" SCNu64, &n);
+    buf_release(&text);
+    return n;
+}
+
+int place_check_commit(const char *data_dir, uint64_t commits, struct err *err)
+{
+    char *path = file_join(data_dir, COMMIT);
+    const uint64_t n = noted(path);
+    int rc = 0;
+    if (n > commits)
+        rc = err_set(err, -ERR_FORMAT,
+                     "%s/coordinator.db is older than it was: it has commit %" PRIu64
+                     ", and commit %" PRIu64
+                     " was acknowledged; its -wal was removed, or an older copy put in its place: "
+                     "put the newest files back, or remove %s to go on without what is lost",
+                     data_dir, commits, n, path);
+    mem_free(path);
+    return rc;
+}
+
+int place_note_commit(const char *data_dir, uint64_t commits, struct err *err)
+{
+    char text[COMMIT_MAX], *path = file_join(data_dir, COMMIT);
+    const int len = snprintf(text, sizeof(text), "%" PRIu64 "\n", commits);
+    const int rc = file_write_atomic(path, text, (size_t)len, 0600, err);
+    mem_free(path);
     return rc;
 }
 

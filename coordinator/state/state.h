@@ -54,6 +54,7 @@ struct state {
     struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone, tokens_gone;
     uint64_t gone_commit; /* the commit with the newest removals */
     struct row_mark counters;
+    uint64_t commits; /* that the database has, with the one that is queued */
 };
 
 void state_init(struct state *s);

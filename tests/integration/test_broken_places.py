@@ -101,6 +101,28 @@ def test_a_wal_that_is_removed(swarm):
     swarm.wait_round(job, told + 2)
 
 
+def test_a_wal_that_is_removed_while_no_coordinator_runs(swarm):
+    """It has all that was acknowledged since the last checkpoint, here the whole job."""
+    swarm.worker("a")
+    job = swarm.submit(rounds=100000, replicas=1)
+    swarm.wait_round(job, 2)
+    told = swarm.job(job)["round"]
+    swarm.kill("coordinatord")
+    wal = swarm.data + "/coordinator.db-wal"
+    os.rename(wal, swarm.folder + "/kept")
+    sentence(coordinatord(swarm.data), 1, "coordinator.db is older than it was", "its -wal was removed", "put the newest files back")
+    for end in ("-wal", "-shm"):  # the refused start has made them
+        if os.path.exists(swarm.data + "/coordinator.db" + end):
+            os.remove(swarm.data + "/coordinator.db" + end)
+    os.rename(swarm.folder + "/kept", wal)
+    swarm.coordinator()
+    assert swarm.job(job)["round"] >= told
+    swarm.kill("coordinatord")
+    os.remove(wal)
+    os.remove(swarm.data + "/newest-commit")
+    swarm.coordinator()  # as the sentence says: without what is lost
+
+
 def test_a_work_dir_that_goes_away(swarm):
     """Its worker ends with a sentence; another worker gets the task, and no failure is counted."""
     a = swarm.worker("a")

@@ -2,8 +2,8 @@
  * of tests/sim with an honest worker and a job.
  *
  *   header   the job's kind, the seed of chance, and by it whether the coordinator is started again
- *   turns    who asks for what, of which job, task, worker or token; a body is as `skerry` sends it,
- *            with some values changed to anything, or with some bytes changed; and time
+ *   turns    who asks for what, of which job, task, worker or token; a body is as `skerry` sends
+ * it, with some values changed to anything, or with some bytes changed; and time
  *
  * Whoever shows no token is told nothing, a viewer changes nothing, and each refusal is one
  * sentence in JSON.  After every event the oracle (tests/sim/oracle.h) looks at the records, and
@@ -87,8 +87,8 @@ static int put_file(char *to, size_t max, const char *name)
     hash_sha256(name, strlen(name), id.sha256);
     if (co != NULL)
         (void)disk_upload(co->blobs, &id, name, strlen(name)); /* it may be cut */
-    return snprintf(to, max, "{\"sha256\":\"%s\",\"size\":%zu", hash_hex(id.sha256, HASH_BYTES, hex),
-                    strlen(name));
+    return snprintf(to, max, "{\"sha256\":\"%s\",\"size\":%zu",
+                    hash_hex(id.sha256, HASH_BYTES, hex), strlen(name));
 }
 
 /* As `skerry submit` sends a job of that kind; json_decref() it. */
@@ -126,12 +126,14 @@ static json_t *submission(const struct spec *s)
 
 static json_t *odd_value(void)
 {
-    static const json_int_t numbers[] = {0, 1, -1, 2, 255, 4096, INT32_MAX, UINT32_MAX,
-                                         1ll << 40, 1ll << 53, INT64_MAX, INT64_MIN};
+    static const json_int_t numbers[] = {
+        0, 1, -1, 2, 255, 4096, INT32_MAX, UINT32_MAX, 1ll << 40, 1ll << 53, INT64_MAX, INT64_MIN};
     static const double reals[] = {0.5, -0.0, 1e-320, 1e300, -1e300, 0.1};
-    static const char *const values[] = {"null", "true",  "false",   "[]",          "{}",
-                                         "[[]]", "[1,2]", "{\"a\":1}", "\"\"", "\"a\\u0000b\"",
-                                         "\"../etc\"", "\"e\\u0301\\u202e\\n<b>\"", "\"%s%n\""};
+    static const char *const values[] = {
+        "null",    "true",          "false",      "[]",
+        "{}",      "[[]]",          "[1,2]",      "{\"a\":1}",
+        "\"\"",    "\"a\\u0000b\"", "\"../etc\"", "\"e\\u0301\\u202e\\n<b>\"",
+        "\"%s%n\""};
     char text[256];
     const unsigned n = message_byte();
     if (n < 96)
@@ -210,9 +212,21 @@ static char *body_of(const struct command *c, size_t *ret_len)
 /* What is in the place of a {}. */
 static const char *put_word(char *to, size_t max)
 {
-    static const char *const odd[] = {"",   "-1", "+1", "1.5", "0x1", " 1", "leased", "done", "all",
-                                      "%00", "..", "18446744073709551615", "9223372036854775807",
-                                      "99999999999999999999", "\xff\xfe"};
+    static const char *const odd[] = {"",
+                                      "-1",
+                                      "+1",
+                                      "1.5",
+                                      "0x1",
+                                      " 1",
+                                      "leased",
+                                      "done",
+                                      "all",
+                                      "%00",
+                                      "..",
+                                      "18446744073709551615",
+                                      "9223372036854775807",
+                                      "99999999999999999999",
+                                      "\xff\xfe"};
     const unsigned n = message_byte();
     if (n < 200)
         (void)snprintf(to, max, "%u", n % 16);
@@ -281,7 +295,8 @@ static void ask(const struct coordinator *co)
 {
     const struct command *c = &commands[message_byte() % COMMANDS];
     const bool post = c->body[0] != '\0';
-    const char *const who[] = {co->user_text, co->user_text, co->user_text, viewer, operator, NULL};
+    const char *const who[] = {co->user_text, co->user_text, co->user_text, viewer, operator,
+                               NULL };
     const unsigned n = message_byte() % 6;
     const char *bearer = who[n];
     char target[TARGET_MAX];

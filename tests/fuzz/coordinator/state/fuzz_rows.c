@@ -1,5 +1,6 @@
-/* A database whose rows, or bytes, are not what a coordinator saved.  It is refused with a sentence,
- * or a coordinator serves with it: everything is shown, workers come and get tasks, time passes.
+/* A database whose rows, or bytes, are not what a coordinator saved.  It is refused with a
+ * sentence, or a coordinator serves with it: everything is shown, workers come and get tasks, time
+ * passes.
  *
  *   header    which of two databases: four jobs that have just begun, the same when some are done
  *   changes   each of a row, which is deleted or has another value somewhere, of a table, which
@@ -35,8 +36,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char root[] = "/dev/shm/skerry-fuzz.XXXXXX";
-static char *keys;                /* a directory: the secrets, by which workers and people come */
-static struct buf saved[SAVED];   /* the databases */
+static char *keys;                 /* a directory: the secrets, by which workers and people come */
+static struct buf saved[SAVED];    /* the databases */
 static struct coordinator *serves; /* NULL: none */
 
 /* ---- what a coordinator saved ------------------------------------------------------------ */
@@ -157,8 +158,8 @@ static int bind_other(sqlite3_stmt *to, const sqlite3_value *value)
     if (message_byte() < 16)
         return sqlite3_bind_null(to, 1);
     if (type == SQLITE_INTEGER)
-        return sqlite3_bind_int64(
-            to, 1, (int64_t)message_odd_number((uint64_t)sqlite3_value_int64(was)));
+        return sqlite3_bind_int64(to, 1,
+                                  (int64_t)message_odd_number((uint64_t)sqlite3_value_int64(was)));
     if (type == SQLITE_FLOAT || (type == SQLITE_NULL && message_byte() % 2))
         return sqlite3_bind_double(to, 1, message_odd_real());
     const bool text = type == SQLITE_TEXT || (type == SQLITE_NULL && message_byte() % 2);
@@ -328,10 +329,11 @@ static void shown(void *arg, const struct http_said *s)
 static void look(void)
 {
     static const char *const pages[] = {
-        "/v1/status",          "/v1/jobs",          "/v1/tasks",           "/v1/workers",
-        "/v1/modules",         "/v1/tokens",        "/metrics",            "/v1/jobs/1",
-        "/v1/jobs/2",          "/v1/jobs/3",        "/v1/jobs/4",          "/v1/jobs/1/metrics",
-        "/v1/jobs/2/metrics",  "/v1/jobs/3/metrics", "/v1/jobs/1/trace.svg"};
+        "/v1/status",         "/v1/jobs",           "/v1/tasks",
+        "/v1/workers",        "/v1/modules",        "/v1/tokens",
+        "/metrics",           "/v1/jobs/1",         "/v1/jobs/2",
+        "/v1/jobs/3",         "/v1/jobs/4",         "/v1/jobs/1/metrics",
+        "/v1/jobs/2/metrics", "/v1/jobs/3/metrics", "/v1/jobs/1/trace.svg"};
     for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
         const struct http_ask a = {
             .method = "GET", .target = pages[i], .bearer = serves->user_text};

@@ -46,6 +46,7 @@ static const char *const rows[] = {
     ("INSERT INTO workers VALUES(3, zeroblob(16), zeroblob(16), 'w', 'd', 'v', 'a', 1, 1, 2, '',"
      " 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)"),
     "INSERT INTO verdicts VALUES(3, 5, 1, '')",
+    "INSERT INTO ledgers VALUES(1, 0, x'010000000000000000000000')",
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 

@@ -12,7 +12,8 @@ static const struct damage {
 } damages[] = {
     {"SELECT 1", NULL},
     {"UPDATE modules SET version=2", "version 2 is missing"},
-    {"UPDATE versions SET version=version+5 WHERE version=1", "is at version 1, and version 1 is missing"},
+    {"UPDATE versions SET version=version+5 WHERE version=1",
+     "is at version 1, and version 1 is missing"},
     {"DELETE FROM versions", "has no version"},
     {"DELETE FROM ledgers", "job 1 is running, and path 0 has no ledger"},
     {"UPDATE shards SET samples=1", "does not account for every sample once"},

@@ -136,10 +136,29 @@ static void test_give(void **state)
     mem_free(secret);
 }
 
+/* A database that is behind what was noted beside it is told from one that is not. */
+static void test_newest_commit(void **state)
+{
+    char *data = scratch_new(), *path = file_join(data, "newest-commit");
+    OK(place_check_commit(data, 0, err));
+    OK(place_note_commit(data, 7, err));
+    OK(place_check_commit(data, 7, err));
+    OK(place_check_commit(data, 8, err));
+    FAILS(place_check_commit(data, 6, err), "it has commit 6, and commit 7 was acknowledged");
+    OK(place_note_commit(data, UINT64_MAX, err));
+    FAILS(place_check_commit(data, UINT64_MAX - 1, err), "older than it was");
+    OK(place_check_commit(data, UINT64_MAX, err));
+    OK(file_write_put(path, "?", 1, 0600, err)); /* it says nothing */
+    OK(place_check_commit(data, 0, err));
+    mem_free(path);
+    scratch_free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_set_aside),
                                        cmocka_unit_test(test_set_aside_in_two),
-                                       cmocka_unit_test(test_begun), cmocka_unit_test(test_give)};
+                                       cmocka_unit_test(test_begun), cmocka_unit_test(test_give),
+                                       cmocka_unit_test(test_newest_commit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
