@@ -6,7 +6,7 @@
 #include "common/base/base.h"
 #include "coordinator/state/state.h"
 
-/* -ERR_FORMAT: names what contradicts what.  Jobs that cannot be read (`unread`) are passed over. */
+/* -ERR_FORMAT: names what contradicts what.  Jobs that cannot be read are passed over. */
 int persist_check(const struct state *st, struct err *err);
 
 #endif

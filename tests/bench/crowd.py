@@ -122,13 +122,26 @@ def failing(fig, build):
             "heap after 1,000 failures of a phase over that after 100; stalled meanwhile, done when somebody is well (test_report.c)")
 
 
-def joining(fig, build):
-    """The start of a machine that joins in the middle of a job, on a link of 100 Mbit/s."""
-    done = subprocess.run([sys.executable, os.path.join(HERE, "..", "fault", "joining.py"), "--build", build], capture_output=True, text=True,
+def apart(program, build):
+    """What a program of tests/fault, in namespaces of its own, has measured."""
+    done = subprocess.run([sys.executable, os.path.join(HERE, "..", "fault", program), "--build", build], capture_output=True, text=True,
                           timeout=400, check=False)
     if done.returncode != 0:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["joining.py said nothing"])[-1])
-    got = json.loads(done.stdout.splitlines()[-1])
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"{program} said nothing"])[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def unplugged(fig, build):
+    """A worker's cable is pulled for minutes."""
+    got = apart("unplugged.py", build)
+    fig.add("unplugged_to_lease", got["leased_s"], "s", "<=6", "lease 5 s")
+    fig.add("plugged_to_back", got["back_s"], "s", "<=6", f"after {got['down_s']:.0f} s, in which the others made {got['rounds']} rounds")
+    fig.add("unplugged_unbalanced", got["unbalanced"], "samples", "<=0", "lost or counted twice, as skerry audit finds")
+
+
+def joining(fig, build):
+    """The start of a machine that joins in the middle of a job, on a link of 100 Mbit/s."""
+    got = apart("joining.py", build)
     least = 8 * got["bytes"] / 100e6
     fig.add("joining", got["first_step_s"] - least, "s", "<=1", f"its first step {got['first_step_s']:.2f} s after its start, less the {least:.2f} s that "
             f"{got['bytes'] / 1e6:.0f} MB take at 100 Mbit/s; {got['fetched_s']:.2f} s of it were the transfer")

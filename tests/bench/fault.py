@@ -270,6 +270,24 @@ def paused(fig, swarm_of, common):
     fig.add("leases_lost_in_pause", lost, "leases", "<=0", "60 s, lease 5 s, two workers")
 
 
+def wal_removed(fig, swarm_of, common):
+    """Rounds that a coordinator, killed and started without its -wal, would have forgotten and served without."""
+    with swarm_of(*BEAT) as swarm:
+        swarm.worker("w0")
+        number = job(swarm, common, dim=32, steps=4, images=400, rounds=100000)
+        swarm.wait_round(number, 3, 60)
+        told = swarm.job(number)["round"]
+        swarm.kill("coordinatord")
+        os.rename(f"{swarm.data}/coordinator.db-wal", f"{swarm.folder}/kept")
+        try:
+            swarm.coordinator(*BEAT)
+            lost, how = told - next((j["round"] for j in swarm.get("/v1/jobs").json()["items"]), 0), "it serves"
+        except AssertionError:
+            (lost, how), says = (0, "refused"), swarm.log("coordinatord")
+            assert "older than it was" in says, says[-300:]
+    fig.add("wal_removed", lost, "rounds", "<=0", f"lost without a word of {told}: {how}")
+
+
 def figures(args):
     """{name: (the function that measures it, its time limit in seconds)}."""
     return {
@@ -281,6 +299,8 @@ def figures(args):
         "turns": (lambda *a: crowd.turns(*a, args.build), 200),
         "churn": (crowd.churn, 300),
         "failing": (lambda fig, *_: crowd.failing(fig, args.build), 200),
+        "wal_removed": (wal_removed, 200),
+        "unplugged": (lambda fig, *_: crowd.unplugged(fig, args.build), 450),
         "joining": (lambda fig, *_: crowd.joining(fig, args.build), 450),
         "strangers": (attack.strangers, 200),
         "evil": (lambda *a: attack.evil(*a, args.build), 600),
