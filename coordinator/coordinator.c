@@ -547,9 +547,11 @@ void coordinator_close(struct coordinator *co)
         co->blobs->ops->stop(co->blobs);
     outer_exec_free(co->outer);
     early_end(co);
-    for (size_t i = 0; i < co->state.n_jobs; i++)
-        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
-            folds_release(module_memory(&co->state.jobs[i]->modules[m]));
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i]; /* without modules: reading it failed */
+        for (uint32_t m = 0; j->modules != NULL && m < j->comp.n_modules; m++)
+            folds_release(module_memory(&j->modules[m]));
+    }
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
                       "the coordinator stops");
