@@ -123,7 +123,8 @@ void snapshot_message(struct message *b, Skerry__V1__TrainTask *m)
     const struct snapshot *s = b->task->train.snapshot;
     if (!is_wanted(b->job))
         return;
-    m->snapshot_ms = (uint32_t)fmax(job_snapshot_s(&b->job->spec, parameters(b)) * 1e3, 1);
+    const double ms = job_snapshot_s(&b->job->spec, parameters(b)) * 1e3;
+    m->snapshot_ms = (uint32_t)fmin(fmax(ms, 1), UINT32_MAX);
     if (s == NULL)
         return;
     Skerry__V1__Snapshot *r = message_new(b, &skerry__v1__snapshot__descriptor);
