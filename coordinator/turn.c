@@ -23,6 +23,7 @@
 #include "coordinator/state/place.h"
 #include "coordinator/work/gc.h"
 #include "coordinator/work/metrics.h"
+#include "coordinator/state/core.h"
 #include "coordinator/state/poll.h"
 
 /* Makes the answers that wait for the commit just handed over, from its contents: the present
