@@ -289,8 +289,8 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     if ((s->outer.seconds > 0 || c.weigh_partitions) && !conf_find(doc, "outer.share_cap"))
         s->outer.share_cap = 1;
     const bool given = conf_find(doc, "outer.momentum") != NULL;
-    s->outer.plain_alone =
-        c.elastic && !conf_find(doc, "outer.lr") && (!given || s->outer.momentum == MOMENTUM);
+    if (c.elastic && (!given || s->outer.momentum == MOMENTUM))
+        s->outer.alone_lr = conf_find(doc, "outer.lr") ? s->outer.lr : 1;
     composition_release(&c);
     if (alone && !conf_find(doc, "outer.lr"))
         s->outer.lr = 1;
@@ -405,8 +405,8 @@ static size_t place_of(const char *text, int line, int column)
     return at;
 }
 
-/* Adds the key at the beginning of its section (NULL: of the text), if the text does not have it;
- * takes text. */
+/* Adds the key at the beginning of its section (NULL: of the text), if the text does not have it, or
+ * gives it the value if it has none; takes text. */
 static char *write_in(char *text, const char *section, const char *key, const char *value)
 {
     struct yaml_doc doc;
@@ -414,7 +414,12 @@ static char *write_in(char *text, const char *section, const char *key, const ch
     if (yaml_parse(text, strlen(text), "job.yaml", &doc, NULL) < 0)
         return text;
     const struct yaml_node *map = section ? yaml_get(doc.root, section) : doc.root;
-    if (map && map->kind == YAML_MAP && !yaml_get(map, key)) {
+    const struct yaml_node *had = map && map->kind == YAML_MAP ? yaml_get(map, key) : NULL;
+    if (had && yaml_is_null(had)) {
+        const size_t at = place_of(text, had->line, had->column);
+        whole = str_printf("%.*s %s%s", (int)at, text, value, text + at + strlen(had->text));
+        mem_free(text);
+    } else if (map && map->kind == YAML_MAP && !had) {
         const size_t at = place_of(text, map->line, map->column);
         const char *rest = text + at;
         whole = *rest == '{' ? str_printf("%.*s{%s: %s, %s", (int)at, text, key, value, rest + 1)

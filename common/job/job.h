@@ -246,7 +246,7 @@ struct job_outer {
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */
     bool async;         /* fold each contribution when it comes */
-    bool plain_alone;   /* not a key: lr 1 and momentum 0 in a round with one contribution */
+    double alone_lr;    /* not a key: lr of a round with one contribution, without momentum; or 0 */
     int nesterov_delay; /* contributions between two momentum steps; async */
 };
 

@@ -169,9 +169,9 @@ struct outer_step *folds_step(struct coordinator *co, const struct job *j,
 {
     struct outer_step *s = make_step(co, j, m);
     gather(co, j, m, coming, s);
-    if (j->spec.outer.plain_alone && s->n_contributions == 1) {
-        s->lr = 1; /* momentum is for means of several contributions */
-        s->momentum = 0;
+    if (j->spec.outer.alone_lr > 0 && s->n_contributions == 1) {
+        s->lr = j->spec.outer.alone_lr;
+        s->momentum = 0; /* it is for means of several contributions */
     }
     return s;
 }

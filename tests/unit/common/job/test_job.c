@@ -40,7 +40,7 @@ static void fills_the_defaults(void **state)
     assert_string_equal(s.recipe.name, "diloco");
     assert_int_equal(s.recipe.replicas, 0); /* auto */
     assert_true(s.outer.lr == 0.7 && s.outer.momentum == 0.8 && s.outer.quorum == 0.5);
-    assert_true(s.outer.plain_alone);
+    assert_true(s.outer.alone_lr == 1);
     assert_int_equal(s.outer.seconds, 0);
     assert_int_equal(s.wire.up, CODEC_E3M0);
     assert_int_equal(s.sample.count, 64);
@@ -633,19 +633,20 @@ static void momentum_fits_the_outer_steps(void **state)
         const char *outer, *replicas;
         bool taken;
         double momentum;
-        bool plain; /* in rounds with one contribution */
+        double alone_lr; /* in rounds with one contribution, without momentum; 0: as in others */
     } cases[] = {
-        {"async: true", "2", false, 0.5, false},
-        {"async: true", "2", true, 0.9, false},
-        {"async: true, momentum: 0.8", "2", false, 0.8, false},
-        {"async: true", "1", false, 0, false},
-        {"async: false", "2", false, 0.8, false},
-        {"async: false", "2", true, 0.9, false},
-        {"async: false", "auto", false, 0.8, true},
-        {"async: false", "auto", true, 0.9, true},
-        {"async: false, momentum: 0.9", "auto", false, 0.9, false},
-        {"async: false, momentum: 0.8", "auto", false, 0.8, true}, /* as it is written in */
-        {"async: false, lr: 0.7", "auto", false, 0.8, false},
+        {"async: true", "2", false, 0.5, 0},
+        {"async: true", "2", true, 0.9, 0},
+        {"async: true, momentum: 0.8", "2", false, 0.8, 0},
+        {"async: true", "1", false, 0, 0},
+        {"async: false", "2", false, 0.8, 0},
+        {"async: false", "2", true, 0.9, 0},
+        {"async: false", "auto", false, 0.8, 1},
+        {"async: false", "auto", true, 0.9, 1},
+        {"async: false, momentum: 0.9", "auto", false, 0.9, 0},
+        {"async: false, momentum: 0.8", "auto", false, 0.8, 1}, /* as it is written in */
+        {"async: false, lr: 0.7", "auto", false, 0.8, 0.7},
+        {"async: false, lr: 0.7, momentum: 0.9", "auto", false, 0.9, 0},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *text = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
@@ -655,12 +656,12 @@ static void momentum_fits_the_outer_steps(void **state)
         struct job_spec s, kept;
         OK((cases[i].taken ? job_parse_taken : job_parse)(text, strlen(text), "job", &s, err));
         assert_true(s.outer.momentum == cases[i].momentum);
-        assert_int_equal(s.outer.plain_alone, cases[i].plain);
+        assert_true(s.outer.alone_lr == cases[i].alone_lr);
         char *whole;
         OK(job_keep_defaults(text, &s, &whole, err));
         OK(job_parse_taken(whole, strlen(whole), "job", &kept, err));
         assert_true(kept.outer.momentum == cases[i].momentum);
-        assert_int_equal(kept.outer.plain_alone, cases[i].plain);
+        assert_true(kept.outer.alone_lr == cases[i].alone_lr);
         assert_true(kept.outer.lr == s.outer.lr);
         job_release(&kept);
         job_release(&s);
@@ -683,6 +684,8 @@ static void all_workers_train(void **state)
         {"outer: {rounds: 2, steps: 2}\nrecipe: {replicas: 1}\n", false, 1},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco}\n", false, 0},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: distill, teacher: 1}\n", false, 0},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {}\n", false, 0},
+        {"outer: {rounds: 2, steps: 2}\nrecipe:\n", false, 0},
         {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2}\n", false, 1},
         {"outer: {rounds: 2, steps: 2, async: true}\n", false, 1},
         {"outer: {rounds: 2, steps: 8, fragments: 2}\n", false, 1},

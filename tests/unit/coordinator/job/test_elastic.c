@@ -60,7 +60,7 @@ static void as_many_as_there_are_workers(void **state)
     for (int i = 0; i < 3; i++)
         assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
     const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
-    assert_true(j->comp.elastic && j->spec.outer.plain_alone);
+    assert_true(j->comp.elastic && j->spec.outer.alone_lr == 1);
     do_init(r, &r->workers[0]);
     (void)assign(r, &r->workers[2], TASK_TRAIN); /* replica 0 */
     (void)assign(r, &r->workers[0], TASK_TRAIN);
@@ -334,8 +334,8 @@ static void what_does_not_go_together(void **state)
     assert_non_null(strstr(err.msg, "recipe.replicas is auto, which goes only with whole rounds"));
     const struct job *j =
         state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", ", lr: 0.5")));
-    assert_false(j->spec.outer.plain_alone);
     assert_true(j->spec.outer.lr == 0.5 && j->spec.outer.momentum == 0.8);
+    assert_true(j->spec.outer.alone_lr == 0.5);
 }
 
 int main(void)
