@@ -140,13 +140,13 @@ static json_t *disk_json(const struct disk_need *d)
                      (json_int_t)d->worker);
 }
 
-static json_t *prediction_json(const struct measured *at, const struct prediction *p,
+static json_t *prediction_json(const struct measured *at, int workers, const struct prediction *p,
                                const struct disk_need *disk)
 {
-    json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "device", at->device, "parameters",
+    json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:i}", "device", at->device, "parameters",
                           (json_int_t)at->networks[0].parameters, "memory_bytes",
                           (json_int_t)at->networks[0].memory_bytes, "room_bytes",
-                          (json_int_t)at->room_bytes);
+                          (json_int_t)at->room_bytes, "workers", workers);
     if (at->refused[0])
         json_object_set_new(o, "refused", json_string(at->refused));
     else
@@ -195,7 +195,7 @@ static int say_prediction(const struct cli *cli, const char *path, const struct 
     for (uint32_t i = 0; i < c.n_paths; i++)
         phases += (int)c.paths[i].replicas;
     if (check_workers == 0 && !opt.here)
-        opt.workers = phases;
+        opt.workers = (int)predict_workers(&c);
     struct predict_way way = {0};
     if (opt.here)
         way = (struct predict_way){.together = opt.workers < phases ? opt.workers : phases,
@@ -215,7 +215,7 @@ static int say_prediction(const struct cli *cli, const char *path, const struct 
             predict(&job->spec, &c, &at, &opt, &p);
         const struct disk_need disk = disk_of(job, &c, &at, size, &opt, &p);
         if (cli->json) {
-            cli_print_taken(prediction_json(&at, &p, &disk));
+            cli_print_taken(prediction_json(&at, opt.workers, &p, &disk));
         } else {
             predict_show(&job->spec, &at, &opt, &p, size->samples, stdout);
             disk_show(&disk, stdout);
@@ -271,7 +271,7 @@ const struct command command_check = {
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &check_workers, "N",
              "number of machines like this one (default: one for each phase of a "
-             "round)",
+             "round; 2 if recipe.replicas is auto)",
              .min = 1, .max = 1024},
             {"here", 0, ARGS_BOOL, &check_here, NULL,
              "the workers share this machine, as those of `skerry run` do (default then: 2)"},

@@ -40,13 +40,9 @@ struct sums {
     uint64_t up, snapshots, down; /* bytes of a round's contributions and snapshots; of deltas */
 };
 
-/* As many as there are phases, if none are known. */
 static uint64_t workers_of(const struct composition *c, const struct disk_options *opt)
 {
-    uint64_t n = 0;
-    for (uint32_t p = 0; p < c->n_paths; p++)
-        n += c->paths[p].replicas;
-    return opt->workers > 0 ? (uint64_t)opt->workers : n;
+    return opt->workers > 0 ? (uint64_t)opt->workers : predict_workers(c);
 }
 
 static void add_up(const struct job_spec *s, const struct composition *c,
@@ -57,7 +53,7 @@ static void add_up(const struct job_spec *s, const struct composition *c,
             ret->modules += of_modules(&c->networks[i], opt->parameters[i]);
     for (uint32_t p = 0; p < c->n_paths; p++) {
         const uint64_t n = opt->parameters[c->paths[p].network];
-        const uint64_t k = predict_replicas(c, p, (uint64_t)opt->workers);
+        const uint64_t k = predict_replicas(c, p, workers_of(c, opt));
         const double apart = job_snapshot_s(s, n);
         /* None that has not arrived half an interval before the end. */
         const bool sends = apart > 0 && (opt->phase_s == 0 || opt->phase_s >= 1.5 * apart);

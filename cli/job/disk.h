@@ -9,7 +9,7 @@
 
 struct disk_options {
     uint64_t parameters[COMPOSITION_NETWORKS]; /* of a path of each network */
-    int workers;                               /* that share the phases; 0: one for each */
+    int workers;                               /* that share the phases; 0: predict_workers() */
     double phase_s;       /* 0: not known, then long enough for snapshots and checkpoints */
     uint64_t shard_bytes; /* that the coordinator gets; 0: it has them, or they are not known */
     double phase_share;   /* of the shards, that a phase reads */

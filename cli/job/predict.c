@@ -8,6 +8,7 @@
 #include "common/job/family.h"
 
 #define FLAGS_MAX 24
+#define ELASTIC_WORKERS 2 /* SWARM_WORKERS of swarm.h, which is above this */
 /* The times of a job beyond its steps, measured on one machine of two cores: for the start of
  * programs, the first step and the end; and between two phases for coding, sending, folding and
  * fetching, with the part per parameter. */
@@ -132,11 +133,19 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
 
 /* ---- arithmetic ---- */
 
+uint32_t predict_workers(const struct composition *c)
+{
+    uint32_t phases = 0;
+    for (uint32_t p = 0; p < c->n_paths; p++)
+        phases += c->paths[p].replicas;
+    return c->elastic ? ELASTIC_WORKERS : phases;
+}
+
 uint32_t predict_replicas(const struct composition *c, uint32_t path, uint64_t workers)
 {
     const uint32_t most = c->paths[path].replicas;
     const uint64_t each = workers / c->n_paths > 0 ? workers / c->n_paths : 1;
-    return c->elastic && workers > 0 && each < most ? (uint32_t)each : most;
+    return c->elastic && each < most ? (uint32_t)each : most;
 }
 
 /* Gives phases in order to the worker that is free first; returns the end of the last one. */

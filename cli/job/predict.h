@@ -71,7 +71,10 @@ struct predict_way {
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
                     const struct predict_way *way, struct measured *ret, struct err *err);
 
-/* The phases of a path in a round on so many workers (0: as many as it may have). */
+/* The workers of a job of which nobody says how many: one for each phase of a round, but where
+ * rounds have a phase for each worker as many as `skerry run` begins. */
+uint32_t predict_workers(const struct composition *c);
+/* The phases of a path in a round on so many workers, at least one. */
 uint32_t predict_replicas(const struct composition *c, uint32_t path, uint64_t workers);
 
 /* Pure.  Every network of the composition has a step_s. */

@@ -112,8 +112,8 @@ static int choose(struct cli *cli, struct job_file *job, const struct compositio
         if (c->networks[i].n_levels > 0 && n->step_s <= 0)
             return err_set(err, -ENOMEM, "it does not fit here: %s", at.refused);
     }
-    for (uint32_t i = 0; opt.workers == 0 && i < c->n_paths; i++)
-        opt.workers += (int)c->paths[i].replicas;
+    if (opt.workers == 0)
+        opt.workers = (int)predict_workers(c);
     rc = opt.bytes_per_s ? 0 : ask_link(cli, &opt.bytes_per_s, err);
     if (rc < 0)
         return rc;

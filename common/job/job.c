@@ -405,8 +405,8 @@ static size_t place_of(const char *text, int line, int column)
     return at;
 }
 
-/* Adds the key at the beginning of its section (NULL: of the text), if the text does not have it, or
- * gives it the value if it has none; takes text. */
+/* Adds the key at the beginning of its section (NULL: of the text), if the text does not have it,
+ * or gives it the value if it has none; takes text. */
 static char *write_in(char *text, const char *section, const char *key, const char *value)
 {
     struct yaml_doc doc;

@@ -147,9 +147,9 @@ def gaps(fig, lab, args):
     for name, (what, keys, others) in GAPS.items():
         if args.jobs and name not in args.jobs:
             continue
-        jobs = {"": lab.submit(what, **{"recipe": "diloco", "every": 0, **keys})}
+        jobs = {"": lab.submit(what, **{"recipe": "diloco, replicas: 1", "every": 0, **keys})}
         for more in others:
-            jobs[", ".join(more.values())[1:]] = lab.submit(what, **{"recipe": "diloco", "every": 0, **keys, **more})
+            jobs[", ".join(more.values())[1:]] = lab.submit(what, **{"recipe": "diloco, replicas: 1", "every": 0, **keys, **more})
         loss = {more: lab.swarm.wait_job(job, "done", 600)["eval_loss"] for more, job in jobs.items()}
         best = min(loss, key=loss.get)
         found[name] = loss[""] / loss[best] - 1

@@ -43,7 +43,8 @@ def test_check_measures_texts_and_routers(tmp_path):
     job.write_text("name: t\ndata: {path: t.txt}\nmodel: {type: llama, dim: 32, depth: 2, heads: 2, context: 64}\n"
                    "train: {batch: 4}\nouter: {rounds: 2, steps: 3}\n", encoding="utf-8")
     said = json.loads(skerry("check", job, "--json").stdout)
-    assert said["seen"] == 4 * 3 * 2 and said["step_s"] > 0
+    assert said["workers"] == 2 and said["seen"] == 2 * 4 * 3 * 2 and said["step_s"] > 0  # as many as `skerry run` has
+    assert json.loads(skerry("check", job, "--json", "--workers", 1).stdout)["seen"] == 4 * 3 * 2
     done = subprocess.run([os.path.join(BIN, "workerd"), "measure", job, "--together", "3", "--threads", "1"], capture_output=True, text=True,
                           check=False, timeout=60)
     assert json.loads(done.stdout)["together"] == 3, done.stderr

@@ -235,10 +235,28 @@ static void seconds_bound_a_phase_whatever_the_steps_take(void **state)
     assert_int_equal(p.seen, 3 * 8 * 120);
 }
 
-/* Where the job takes as many as there are, that is what they are. */
+static uint32_t workers_of(const char *yaml)
+{
+    struct job_spec spec;
+    struct composition c;
+    struct err err = {0};
+    if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0 ||
+        recipe_compose(&spec, &c, &err) < 0)
+        fail_msg("%s", err.msg);
+    const uint32_t n = predict_workers(&c);
+    composition_release(&c);
+    job_release(&spec);
+    return n;
+}
+
+/* Where the job takes as many as there are, that is what they are; two, if nobody says. */
 static void all_workers_have_a_phase(void **state)
 {
     const struct measured at = machine(0.5, 0);
+    assert_int_equal(workers_of(BASE "outer: {rounds: 3, steps: 10}\n"), 2);
+    assert_int_equal(
+        workers_of(BASE "outer: {rounds: 3, steps: 10}\nrecipe: {name: ddm, experts: 4}\n"),
+        5); /* the router */
     for (int workers = 1; workers < 100; workers = 4 * workers + 1) {
         const int phases = workers < 32 ? workers : 32;
         struct prediction p;
