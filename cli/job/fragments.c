@@ -33,7 +33,7 @@ static const char *excluded(const struct job_spec *s)
     if (!s->outer.steps)
         return "they need phases of outer.steps";
     if (s->recipe.replicas == 0)
-        return "recipe.replicas: auto works only with whole rounds";
+        return "recipe.replicas is auto, as where it is left out, and works only with whole rounds";
     if (s->outer.steps < DELAY_SHARE || s->model.depth < 2)
         return "its phases or its model are too short for them";
     return NULL;
