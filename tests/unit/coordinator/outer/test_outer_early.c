@@ -585,9 +585,15 @@ static void damage(const char *path)
     assert_int_equal(close(fd), 0);
 }
 
+static void wait_long(void)
+{
+    clock_fake_set(clock_now_ns() + 2 * (uint64_t)SEEN_MS * CLOCK_NS_PER_MS);
+}
+
 /* What the step starts from is damaged while contributions arrive: that is in no version, and the
- * step says what it is.  `mended`: before it is decided, so that only what was begun is lost. */
-static void damaged_meanwhile(bool mended)
+ * step says what it is.  `seen`: it was intact a moment before it is begun early.  `mended`: before
+ * it is decided, so that only what was begun is lost. */
+static void damaged_meanwhile(bool seen, bool mended)
 {
     struct rig r, plain;
     struct err err = {0};
@@ -603,7 +609,8 @@ static void damaged_meanwhile(bool mended)
         record(&plain, want);
         send_parts(&r, 0.4);
         n_ended = 0;
-        clock_fake_set(clock_now_ns() + 2 * (uint64_t)SEEN_MS * CLOCK_NS_PER_MS);
+        if (!seen)
+            wait_long();
         assert_int_equal(outer_early(r.exec, make_step(&r), on_end), 0);
         WAIT_DOING(outer_early_delta(r.exec, r.state_dir, &g) == 0, loop_turn(r.loop, false));
         growing_drop(g);
@@ -611,8 +618,11 @@ static void damaged_meanwhile(bool mended)
         if (round > 0)
             damage(target);
         send_parts(&r, 1);
-        if (round > 0 && mended) {
+        if (seen || (round > 0 && mended))
             WAIT_DOING(n_ended == 1, loop_turn(r.loop, false));
+        if (seen)
+            wait_long();
+        if (round > 0 && mended) {
             damage(target);
         } else if (round > 0) {
             assert_int_equal(outer_submit(r.exec, got, on_done, &err), 0);
@@ -636,8 +646,9 @@ static void damaged_meanwhile(bool mended)
 
 static void test_damaged_meanwhile(void **state)
 {
-    damaged_meanwhile(false);
-    damaged_meanwhile(true);
+    damaged_meanwhile(false, false);
+    damaged_meanwhile(false, true);
+    damaged_meanwhile(true, false);
 }
 
 /* The bytes that this process has read. */
