@@ -39,7 +39,7 @@ static uint64_t replica_steps(struct coordinator *co, const struct replica_rec *
     return rr->step + (t ? t->steps_done : 0);
 }
 
-/* Skipped steps of all phases, the running ones included. */
+/* Skipped steps of all phases, those of rounds that are not over included. */
 static uint64_t skipped_now(struct coordinator *co, const struct job *j)
 {
     uint64_t n = j->steps_skipped;
@@ -47,7 +47,7 @@ static uint64_t skipped_now(struct coordinator *co, const struct job *j)
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
             const uint64_t id = j->paths[p].replicas[r].task_id;
             const struct task *t = id ? state_task(&co->state, id) : NULL;
-            n += t && t->state == TASK_LEASED ? t->skipped : 0;
+            n += t ? t->skipped : 0;
         }
     return n;
 }

@@ -619,6 +619,27 @@ static void test_skipped(void **state)
     assert_int_equal(state_task(&r->co->state, x.m.task_id)->skipped, 2);
 }
 
+/* Nor are those forgotten of a phase that is done and waits for the others of its round. */
+static void test_skipped_of_a_round(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    struct result x;
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    (void)submit_spec(r, yaml);
+    do_init(r, w);
+    for (uint64_t n = 1; n <= 2; n++) {
+        const Skerry__V1__Task *t = assign(r, w, TASK_TRAIN);
+        struct blob_ref blob = contribute(r, t, t->id, 0.01f);
+        begin_result(&x, t, &blob);
+        x.m.skipped = 1;
+        assert_true(report(r, w, &x));
+        assert_int_equal(skipped(r), n);
+    }
+    WAIT_FOR(r, r->co->state.jobs[0]->steps_done == 4);
+    assert_int_equal(skipped(r), 2);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -646,6 +667,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_too_few_steps, begin, end),
         cmocka_unit_test_setup_teardown(test_refused_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_skipped, begin, end),
+        cmocka_unit_test_setup_teardown(test_skipped_of_a_round, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
