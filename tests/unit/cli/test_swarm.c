@@ -186,7 +186,7 @@ static void test_folder(void **state)
     struct buf log;
     char *path = file_join(dir, "logs/coordinatord.log"),
          *expected = str_printf("--data-dir %s/.swarm/coordinator --listen 127.0.0.1 --host "
-                                "127.0.0.1 --rpc-port 0 --http-port 0\n",
+                                "127.0.0.1 --rpc-port 0 --http-port 0 --local\n",
                                 dir);
     assert_int_equal(file_read(path, 4096, &log, NULL), 0);
     assert_string_equal(buf_str(&log), expected);

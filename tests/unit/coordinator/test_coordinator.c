@@ -248,8 +248,9 @@ static void test_a_step_of_ours(void **state)
 {
     struct rig *r = *state;
     const uint64_t job = state_job(&r->co->state, submit(r))->id;
-    const struct task *t = state_add_task(&r->co->state, 0, job, TASK_OUTER);
+    struct task *t = state_add_task(&r->co->state, 0, job, TASK_OUTER);
     const uint64_t id = t->id;
+    t->outer.module_id = state_job(&r->co->state, job)->modules[0].id;
     stop(r);
     start(r);
     t = state_task(&r->co->state, id);
