@@ -301,6 +301,17 @@ static int open_disk(struct daemon *d, struct err *err)
     return 0;
 }
 
+/* On a machine of several cards `auto` is one of them, since others may be somebody else's. */
+static void say_idle_cards(const struct daemon *d)
+{
+    const int n = strcmp(d->opt.device, "auto") == 0 ? device_cards() : 0;
+    if (n > 1)
+        log_warn("workerd",
+                 "it computes on one of the %d GPUs that it sees, %s; with --device cuda:all it "
+                 "would on all of them",
+                 n, d->opened);
+}
+
 static int open_engine(struct daemon *d, struct err *err)
 {
     struct engine_options opt = {
@@ -324,6 +335,7 @@ static int open_engine(struct daemon *d, struct err *err)
         return rc;
     engine_device_text(d->engine, d->device, sizeof(d->device));
     str_copy(d->opened, sizeof(d->opened), d->engine->dev->name);
+    say_idle_cards(d);
     return 0;
 }
 
