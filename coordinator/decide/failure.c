@@ -41,7 +41,8 @@ static bool is_confirmed(const struct failure_list *l, const struct failure *own
         if (f->worker == in->worker || f->lasting_ms == 0 || in->worker > f->newest)
             continue;
         const bool apart = in->local || f->machine == 0 || f->machine != in->machine;
-        if (f->origin != in->origin || (apart && ((f->proven && own->proven) || !in->others_tell)))
+        if (f->token != in->token ||
+            (apart && (f->origin != in->origin || (f->proven && own->proven) || !in->others_tell)))
             return true;
     }
     return in->local && in->only && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
@@ -69,6 +70,7 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
         f->newest = in->newest;
         f->origin = in->origin;
         f->machine = in->machine;
+        f->token = in->token;
         f->proven = in->standing == STANDING_PROVEN;
     }
     *ret = (struct failure_decision){.confirmed = in->lasting && is_confirmed(l, f, in)};

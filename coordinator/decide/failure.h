@@ -6,9 +6,10 @@
  * its machine, or of its copy of the data.  It is confirmed when a second worker reports the same,
  * and that worker was known before the first report, since a machine that returns under a new name
  * confirms nothing.  Also they must
- *   - come from different origins (token or address); or
- *   - be on different machines, as far as these tell, and both be proven, or no other worker may be
- *     here to judge: two names of one machine are not two witnesses.
+ *   - have different tokens; or
+ *   - be on different machines, as far as these tell, and come from different addresses, or both be
+ *     proven, or no other worker may be here to judge: two names of one machine are not two
+ *     witnesses, nor are two containers.
  * Until then the task waits, however long.  Only where all workers are their user's own, and the
  * user waits for the end (`local`), is one machine enough: that of two workers, or of the only one
  * when it reports the fault again FAILURE_ALONE_MS later.
@@ -39,7 +40,8 @@ struct failure {
     uint64_t newest;     /* the newest worker known at lasting_ms */
     uint64_t origin;     /* the worker's token and address */
     uint64_t machine;    /* 0: unknown */
-    bool proven;         /* whether it was proven at lasting_ms */
+    uint64_t token;
+    bool proven; /* whether it was proven at lasting_ms */
 };
 
 /* A task's failures; zeroed: none. */
@@ -53,6 +55,7 @@ struct failure_in {
     uint64_t now_ms, worker;
     uint64_t origin;                /* equal origins: perhaps one machine under two names */
     uint64_t machine;               /* what the worker says; 0: nothing */
+    uint64_t token;                 /* the worker's */
     enum failure_standing standing; /* the worker's, before this failure */
     bool lasting;                   /* the worker reports that nobody can do the task */
     bool program;                   /* a program that came with the job failed */

@@ -302,6 +302,7 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
                             .worker = t->worker_id,
                             .origin = holder ? worker_origin(holder) : 0,
                             .machine = holder ? holder->machine : 0,
+                            .token = holder ? holder->token_id : 0,
                             .local = co->opt.local,
                             .standing = holder ? worker_standing(holder) : STANDING_NEW,
                             .lasting = fault == FAULT_LASTING,
@@ -331,7 +332,7 @@ static const char *who_is_asked(const struct coordinator *co, const struct task 
     const struct worker *holder = state_worker(&co->state, t->worker_id);
     for (size_t i = 0; holder != NULL && i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        const bool apart = co->opt.local || worker_origin(w) != worker_origin(holder) ||
+        const bool apart = co->opt.local || w->token_id != holder->token_id ||
                            w->machine == 0 || w->machine != holder->machine;
         if (w != holder && w->state == WORKER_HERE && apart && may_try(co, t, w) &&
             !failure_says(&t->failed, w->id))

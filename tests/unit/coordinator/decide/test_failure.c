@@ -181,16 +181,17 @@ static void test_other_names(void **state)
 }
 
 /* Two workers of one machine are no two witnesses, proven or alone, since the fault may be the
- * machine's; those of two machines are, and so are two tokens.  What older releases do not tell
- * counts as another machine. */
+ * machine's, nor are they at two addresses, as containers of one host are; those of two machines
+ * are, and so are two tokens.  What older releases do not tell counts as another machine. */
 static void test_one_machine(void **state)
 {
     static const struct {
-        uint64_t machine, origin;
+        uint64_t machine, origin, token;
         bool local, confirmed;
     } second[] = {
-        {6, 5, false, false}, {7, 5, false, true}, {0, 5, false, true},
-        {6, 4, false, true},  {6, 5, true, true},
+        {6, 5, 3, false, false}, {7, 5, 3, false, true}, {0, 5, 3, false, true},
+        {6, 4, 3, false, false}, {7, 4, 3, false, true}, {0, 4, 3, false, true},
+        {6, 4, 2, false, true},  {6, 5, 3, true, true},
     };
     for (unsigned proven = 0; proven < 2; proven++)
         for (size_t i = 0; i < sizeof(second) / sizeof(second[0]); i++) {
@@ -200,6 +201,7 @@ static void test_one_machine(void **state)
                                     .worker = 1,
                                     .origin = 5,
                                     .machine = 6,
+                                    .token = 3,
                                     .lasting = true,
                                     .newest = 1000,
                                     .others_tell = proven,
@@ -209,6 +211,7 @@ static void test_one_machine(void **state)
             in.worker = 2;
             in.machine = second[i].machine;
             in.origin = second[i].origin;
+            in.token = second[i].token;
             in.local = second[i].local;
             failure_note(&l, &in, &d);
             assert_int_equal(d.confirmed, second[i].confirmed);
