@@ -447,8 +447,7 @@ static bool doubts_archives(struct coordinator *co, struct job *j)
     if (j->recut || co->opt.local || shards_check(j, &err) == 0)
         return false;
     j->recut = true;
-    tasks_recut(co, j, 0, err.msg);
-    return true;
+    return tasks_recut(co, j, 0, err.msg);
 }
 
 static void begin(struct coordinator *co, struct job *j)

@@ -97,6 +97,12 @@ static void judge(struct coordinator *co, struct task *t, const struct worker *w
                  "its word does not count",
                  (unsigned long long)other->id, other->name);
         member_was_wrong(co, other);
+        for (size_t i = 0; i < co->state.n_tasks; i++) { /* once, not for each archive */
+            struct task *same = task_memory(co->state.tasks[i]);
+            if (same->job_id == t->job_id && same->kind == TASK_INGEST &&
+                same->ingest.against == other->id)
+                same->ingest.against = 0;
+        }
     }
     t->ingest.against = t->ingest.not_from = 0;
 }
@@ -171,7 +177,6 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
-    const struct row_rec row = uncaptioned(j, r->uncaptioned);
     const unsigned place = r->uncaptioned > 0 && w != NULL ? job_place(j, worker_origin(w)) : 0;
     int rc = r->uncaptioned > 0 ? check_uncaptioned(j, place, r->uncaptioned, err) : 0;
     if (rc < 0)
@@ -197,9 +202,13 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)
         job_order_shards(j, 0); /* by URL, so that it does not matter which archive was cut first */
+    if (rc == 0)
+        t->ingest.from = worker_origin(w);
     if (rc == 0 && r->uncaptioned > 0) {
+        const struct row_rec row = uncaptioned(j, r->uncaptioned);
         (void)job_put_row(j, &row); /* the job's first rows: there is room */
         j->places[place].uncaptioned += r->uncaptioned;
+        t->ingest.uncaptioned = r->uncaptioned;
     }
     mem_free(made);
     return rc;

@@ -99,14 +99,15 @@ static int check_bad(struct job *j, const struct worker *w, const Skerry__V1__Re
 }
 
 /* Notes them.  A broken image is met again in every epoch, so named ones count once, and of unnamed
- * ones the most in any one phase; archives are cut only once. */
-static void take_bad(struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
+ * ones the most in any one phase; an archive is counted only once. */
+static void take_bad(struct job *j, struct task *t, const Skerry__V1__ReportRequest *r,
                      const struct bad_news *news)
 {
     j->bad_count += news->named;
     if (t->kind == TASK_INGEST) {
         j->bad_count += (uint32_t)news->unnamed;
         j->places[news->place].cut += news->unnamed;
+        t->ingest.unnamed = news->unnamed;
     } else if (news->unnamed > j->bad_unnamed) {
         j->bad_count += (uint32_t)(news->unnamed - j->bad_unnamed);
         j->bad_unnamed = (uint32_t)news->unnamed;

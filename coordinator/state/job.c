@@ -224,16 +224,32 @@ void job_drop_classes(struct job *j, size_t n)
     j->shrunk = true;
 }
 
-void job_drop_shards(struct job *j, uint32_t source)
+void job_drop_shards(struct job *j, const bool *of)
 {
     size_t kept = 0;
     for (size_t i = 0; i < j->n_shards; i++) {
         const struct shard_rec s = j->shards[i];
-        if (s.source != source)
+        if (s.source >= j->spec.data.url.n || !of[s.source])
             *job_edit_shard(j, kept++) = s;
     }
     j->n_shards = kept;
     j->shrunk = true;
+}
+
+void job_uncount_archive(struct job *j, uint64_t origin, uint64_t uncaptioned, uint64_t unnamed)
+{
+    j->bad_count -= (uint32_t)unnamed;
+    for (size_t i = 0; i < j->n_rows && uncaptioned > 0; i++)
+        if (j->rows[i].kind == TASK_INGEST) { /* its only row: images without a caption */
+            ((struct row_rec *)j->rows)[i].value -= (double)uncaptioned;
+            marks_add(&j->rows_edited, i);
+        }
+    for (unsigned i = 0; i < JOB_PLACES_MAX; i++)
+        if (j->places[i].origin == origin) {
+            j->places[i].uncaptioned -= uncaptioned;
+            j->places[i].cut -= unnamed;
+            return;
+        }
 }
 
 void job_add_encoder(struct job *j, const struct encoder_file *f)

@@ -369,8 +369,11 @@ uint64_t job_time_of(struct job_times *t, uint64_t (*of)(const uint64_t *ms, siz
 void job_add_class(struct job *j, const char *name, uint64_t samples);
 /* Forgets the classes from number n on. */
 void job_drop_classes(struct job *j, size_t n);
-/* Forgets the shards of a source. */
-void job_drop_shards(struct job *j, uint32_t source);
+/* Forgets the shards of the archives, by number in data.url, for which `of` is true. */
+void job_drop_shards(struct job *j, const bool *of);
+/* Takes back what was counted of an archive cut by one of this origin: images without a caption,
+ * and bad samples without a name. */
+void job_uncount_archive(struct job *j, uint64_t origin, uint64_t uncaptioned, uint64_t unnamed);
 void job_add_encoder(struct job *j, const struct encoder_file *f);
 /* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason,

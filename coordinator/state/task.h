@@ -82,9 +82,11 @@ struct snapshot {
 };
 
 struct task_ingest {
-    uint32_t url;      /* index into data.url */
-    size_t classes;    /* (m) in its result; 0: unknown, or none */
-    uint64_t against;  /* (m) a worker whose names of classes the others contradict; 0: none */
+    uint32_t url;     /* index into data.url */
+    size_t classes;   /* (m) in its result; 0: unknown, or none */
+    uint64_t against; /* (m) a worker whose names of classes the others contradict; 0: none */
+    uint64_t from;    /* (m) the origin of who cut it */
+    uint64_t uncaptioned, unnamed; /* (m) images without a caption, bad samples without a name */
     uint64_t not_from; /* (m) the origin whose workers do not have it, as it is to judge them */
 };
 
@@ -266,6 +268,12 @@ void task_drop_contribution(struct task *t, const struct contribution *c);
 struct snapshot *snapshot_new(size_t n);
 /* Replaces the TRAIN task's snapshot; takes s, which may be NULL. */
 void task_set_snapshot(struct task *t, struct snapshot *s);
+
+/* Is it an archive that waits for a worker of another origin than those who had it? */
+static inline bool task_is_elsewhere(const struct task *t)
+{
+    return t->kind == TASK_INGEST && t->ingest.not_from != 0;
+}
 
 /* For writing fields marked (m) only: nothing is marked as edited. */
 static inline struct task *task_memory(const struct task *t)

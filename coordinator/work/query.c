@@ -270,7 +270,8 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
     for (size_t i = 0; i < s->n_ready; i++) {
         const struct task *t = s->ready[i];
         if (t->job_id != j->id || task_is_aside(t) ||
-            (t->failures < TASK_FAILURES_MAX && !failure_doubted(&t->failed)))
+            (t->failures < TASK_FAILURES_MAX && !failure_doubted(&t->failed) &&
+             !task_is_elsewhere(t)))
             continue;
         (void)snprintf(ret_reason, REASON_MAX, "%s task %llu failed %u times, at last: %.180s",
                        task_kind_name(t->kind), (unsigned long long)t->id, t->failures, t->reason);

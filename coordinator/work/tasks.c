@@ -330,19 +330,31 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
 static const char *who_is_asked(const struct coordinator *co, const struct task *t, bool brief)
 {
     const struct worker *holder = state_worker(&co->state, t->worker_id);
+    const bool elsewhere = task_is_elsewhere(t);
     for (size_t i = 0; holder != NULL && i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        const bool apart = co->opt.local || w->token_id != holder->token_id ||
+        const bool apart = elsewhere || co->opt.local || w->token_id != holder->token_id ||
                            w->machine == 0 || w->machine != holder->machine;
         if (w != holder && w->state == WORKER_HERE && apart && may_try(co, t, w) &&
             !failure_says(&t->failed, w->id))
             return "another worker is asked";
     }
+    if (elsewhere)
+        return "start a worker with another token or address";
     if (co->opt.local)
         return "it is asked again, and then its word ends the job";
     return brief ? "start a worker on another machine"
                  : "the fault may be this machine's: the job waits for a worker on another one, "
                    "start one";
+}
+
+/* The reason with what is needed; query_stalled() shows 180 of all. */
+static void say_who(const struct coordinator *co, const struct task *t, const char *reason,
+                    char ret[REASON_MAX])
+{
+    const bool brief = strlen(reason) > 90;
+    (void)snprintf(ret, REASON_MAX, "%.*s (%.*s)", brief ? 130 : 90, reason, brief ? 45 : 120,
+                   who_is_asked(co, t, brief));
 }
 
 /* Without another worker a failed side task ends, so that the rest of the job does not wait for it
@@ -371,38 +383,49 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
                      (unsigned long long)t->id, reason);
         return;
     }
-    const bool brief = strlen(reason) > 90; /* query_stalled() shows 180 of all */
     if (lasting)
-        (void)snprintf(text, sizeof(text), "%.*s (%.*s)", brief ? 140 : 90, reason,
-                       brief ? 50 : 120, who_is_asked(co, t, brief));
+        say_who(co, t, reason, text);
     else
         (void)str_copy(text, sizeof(text), reason);
     task_requeue(co, t, text);
 }
 
+/* That the archive is cut again is nobody's word that it cannot be. */
 static void recut(struct coordinator *co, struct job *j, struct task *t, const char *why)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
-    for (size_t i = 0; i < j->n_shards; i++)
-        if (j->shards[i].source == t->ingest.url)
-            gc_drop(co, &j->shards[i].blob);
-    job_drop_shards(j, t->ingest.url);
-    t->ingest.not_from = w != NULL ? worker_origin(w) : 0;
-    t->ingest.classes = 0;
-    task_failed(co, t, FAULT_LASTING, why);
+    char text[REASON_MAX];
+    job_uncount_archive(j, t->ingest.from, t->ingest.uncaptioned, t->ingest.unnamed);
+    t->ingest = (struct task_ingest){.url = t->ingest.url,
+                                     .against = t->ingest.against,
+                                     .not_from = w != NULL ? worker_origin(w) : 0};
+    t->failed = (struct failure_list){0};
+    say_who(co, t, why, text);
+    task_requeue(co, t, text);
 }
 
-void tasks_recut(struct coordinator *co, struct job *j, uint64_t origin, const char *why)
+bool tasks_recut(struct coordinator *co, struct job *j, uint64_t origin, const char *why)
 {
+    bool *again = mem_alloc_array(j->spec.data.url.n, sizeof(*again)), any = false;
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];
         const struct worker *w = state_worker(&co->state, t->worker_id);
         if (t->job_id == j->id && t->kind == TASK_INGEST && t->state == TASK_DONE &&
             (origin == 0 || (w != NULL && worker_origin(w) == origin))) {
+            any = again[t->ingest.url] = true;
             task_memory(t)->ingest.against = origin != 0 ? t->worker_id : 0;
             recut(co, j, state_edit_task(&co->state, t), why);
         }
     }
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].source < j->spec.data.url.n && again[j->shards[i].source])
+            gc_drop(co, &j->shards[i].blob);
+    job_drop_shards(j, again);
+    mem_free(again);
+    if (any)
+        core_say(co, j->id, 0, "archives of job %llu are cut again by other workers: %s",
+                 (unsigned long long)j->id, why);
+    return any;
 }
 
 void task_passed_on(struct coordinator *co, struct task *t, const char *reason)

@@ -38,8 +38,8 @@ enum task_fault {
 /* The task's holder failed it. */
 void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason);
 /* Archives are to be cut again by workers of other origins, and their shards go: those cut by
- * workers of this origin, or all (0). */
-void tasks_recut(struct coordinator *co, struct job *j, uint64_t origin, const char *why);
+ * workers of this origin, or all (0).  False: there are none. */
+bool tasks_recut(struct coordinator *co, struct job *j, uint64_t origin, const char *why);
 /* As FAULT_PASSING, but not counted; if other workers are here, one of them gets the task first. */
 void task_passed_on(struct coordinator *co, struct task *t, const char *reason);
 /* Settles the task's samples in its ledger: the first `done` are done, the rest free. */

@@ -2,6 +2,7 @@
 #include "tests/unit/coordinator/rig.h"
 
 #include "coordinator/work/query.h"
+#include "coordinator/work/tasks.h"
 
 static const char by_url[] =
     "name: fake\nseed: 3\n"
@@ -32,6 +33,7 @@ struct cut {
     uint32_t samples;
     const char *class; /* NULL: "all" */
     bool holdout;
+    uint32_t bad; /* samples that are not named */
 };
 
 /* Takes an archive and makes a shard of it; false: the result was refused. */
@@ -54,6 +56,7 @@ static bool ingest_by(struct rig *r, struct fake *w, const struct cut *cut)
     x.m.classes = classes;
     x.m.n_classes = 1;
     x.m.uncaptioned = cut->uncaptioned;
+    x.m.bad_count = cut->bad;
     return report(r, w, &x);
 }
 
@@ -258,6 +261,8 @@ static void archives_differ(void **state)
     assert_true(ingest_class(r, 2, "dog"));
     assert_int_equal(j->state, JOB_INGESTING);
     assert_false(ingest_class(r, 1, "cat"));
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_false(ingest_class(r, 2, "cat"));
     wait_state(r, j->id, JOB_FAILED);
     assert_non_null(strstr(j->reason, "different names for class 0, 'dog' and 'cat'"));
     assert_int_equal(strikes(r, 0) + strikes(r, 1) + strikes(r, 2), 0);
@@ -287,6 +292,116 @@ static void of_no_use(void **state)
     }
 }
 
+static bool fail_archive(struct rig *r, unsigned worker)
+{
+    struct result x;
+    begin_result(&x, assign(r, &r->workers[worker], TASK_INGEST), NULL);
+    x.m.failed = true;
+    x.m.reason = (char *)(uintptr_t) "the archive is damaged";
+    x.m.failure = SKERRY__V1__FAILURE__FAILURE_TASK;
+    return report(r, &r->workers[worker], &x);
+}
+
+/* That archives are cut again is nobody's word that they cannot be: a single worker that says so
+ * ends nothing, before that or after it.  What helps is said: a worker from elsewhere. */
+static void recut_is_no_word(void **state)
+{
+    struct rig *r = *state;
+    const struct cut cut = {.samples = 40, .holdout = true};
+    char what[REASON_MAX];
+    struct job *j = begin_apart(r);
+    assert_true(fail_archive(r, 2));
+    edit_worker(r, r->workers[1].id)->state = WORKER_LEFT;
+    edit_worker(r, r->workers[2].id)->state = WORKER_LEFT;
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(ingest_by(r, &r->workers[0], &cut));
+    settle(r);
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_true(query_stalled(&r->co->state, j, what));
+    assert_non_null(strstr(what, "start a worker with another token or address"));
+    edit_worker(r, r->workers[1].id)->state = WORKER_HERE;
+    assert_true(fail_archive(r, 1));
+    settle(r);
+    assert_int_equal(j->state, JOB_INGESTING);
+    edit_worker(r, r->workers[2].id)->state = WORKER_HERE;
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(ingest_class(r, 2, NULL));
+    assert_int_equal(j->state, JOB_INITIALISING);
+}
+
+/* What was counted of archives that are cut again is not counted twice. */
+static void recut_counts_once(void **state)
+{
+    struct rig *r = *state;
+    const struct cut cut = {.samples = 40, .holdout = true, .uncaptioned = 2, .bad = 2};
+    struct job *j = begin_apart(r);
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(ingest_by(r, &r->workers[i], &cut));
+    settle(r);
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_int_equal(j->bad_count, 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(ingest_by(r, &r->workers[2], &cut));
+    settle(r);
+    wait_state(r, j->id, JOB_FAILED);
+    assert_int_equal(j->bad_count, 4);
+    assert_int_equal(j->n_rows, 1);
+    assert_true(j->rows[0].value == 4);
+}
+
+/* Who is outvoted about one archive is not blamed again for each other one that it had. */
+static void blamed_once(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart(r);
+    assert_true(ingest_class(r, 0, "lie"));
+    assert_false(ingest_class(r, 1, "cat"));
+    struct task *t = task_make(r->co, j, TASK_INGEST); /* another one that it has cut */
+    t->state = TASK_PENDING;
+    t->ingest.url = 0;
+    assert_true(ingest_class(r, 0, "lie"));
+    assert_true(ingest_class(r, 2, "cat"));
+    for (unsigned i = 0; i < 2; i++) {
+        edit_worker(r, r->workers[1].id)->quarantined_until_ms = 0;
+        assert_true(ingest_class(r, 1 + i, "cat"));
+    }
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(strikes(r, 0), 1);
+    assert_int_equal(strikes(r, 1) + strikes(r, 2), 0);
+}
+
+/* A restart forgets votes, and what was cut again: the archives in doubt are asked for again, and
+ * the names and shards that were dropped are not back. */
+static void restart_in_doubt(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t id = begin_apart(r)->id;
+    assert_true(ingest_class(r, 0, "lie"));
+    assert_false(ingest_class(r, 1, "cat"));
+    for (int renamed = 0; renamed < 2; renamed++) {
+        if (renamed) {
+            assert_false(ingest_class(r, 1, "cat"));
+            assert_true(ingest_class(r, 2, "cat"));
+        }
+        stop(r);
+        start(r);
+        static const char *const at[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+            (void)str_copy(edit_worker(r, r->workers[i].id)->address, 64, at[i]);
+        }
+        const struct job *j = state_job(&r->co->state, id);
+        assert_int_equal(j->state, JOB_INGESTING);
+        assert_int_equal(j->n_shards, 1);
+        assert_int_equal(j->n_classes, 1);
+        assert_string_equal(j->classes[0], renamed ? "cat" : "lie");
+    }
+    assert_true(ingest_class(r, 1, "cat"));
+    const struct job *j = state_job(&r->co->state, id);
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(j->n_shards, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +414,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_second_lies, begin, end),
         cmocka_unit_test_setup_teardown(archives_differ, begin, end),
         cmocka_unit_test_setup_teardown(of_no_use, begin, end),
+        cmocka_unit_test_setup_teardown(recut_is_no_word, begin, end),
+        cmocka_unit_test_setup_teardown(recut_counts_once, begin, end),
+        cmocka_unit_test_setup_teardown(blamed_once, begin, end),
+        cmocka_unit_test_setup_teardown(restart_in_doubt, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
