@@ -685,7 +685,7 @@ static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage
     struct reply *r = core_reply(co, req, report_send);
     r->flag = rc == 0;
     if (rc < 0) {
-        (void)str_copy(r->text, REASON_MAX, err.msg);
+        (void)str_copy(r->text, sizeof(r->text), err.msg);
         log_warn("report", "refused: %s worker=%llu task=%llu attempt=%u", err.msg,
                  (unsigned long long)w->id, (unsigned long long)m->task_id, m->attempt);
     }

@@ -7,7 +7,7 @@
 #include "common/net/blobstore.h"
 
 #define NAME_MAX_BYTES 65
-#define REASON_MAX 256
+#define REASON_MAX 512
 
 /* Where a round's time went, in seconds, as the phase that ended last tells. */
 struct round_parts {

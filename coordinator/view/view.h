@@ -112,9 +112,9 @@ struct view_job {
      * done failed cancelled */
     const char *state;
     const char *reason;
-    char stalled[256]; /* why it makes no progress: query_stalled(); "": it does */
-    bool paused;       /* by a person; `stalled` says it, too */
-    const char *spec;  /* YAML as submitted, with the additions of job_keep_defaults() */
+    char stalled[REASON_MAX]; /* why it makes no progress: query_stalled(); "": it does */
+    bool paused;              /* by a person; `stalled` says it, too */
+    const char *spec;         /* YAML as submitted, with the additions of job_keep_defaults() */
     const char *recipe;
     int64_t created_unix_ms;
     uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */

@@ -444,7 +444,7 @@ static void why_open(const struct task *t, const struct worker *idle, unsigned h
     char name[32];
     const int n = snprintf(name, sizeof(name), "task %llu ", (unsigned long long)t->id);
     if (idle != NULL && str_starts(idle->waiting_for, name))
-        (void)snprintf(why, REASON_MAX, "it %.250s", idle->waiting_for + n);
+        (void)snprintf(why, REASON_MAX, "it %.500s", idle->waiting_for + n);
     else
         (void)str_copy(why, REASON_MAX,
                        idle        ? "a worker that idles is about to get it"
@@ -491,7 +491,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
     if (spent != NULL)
         (void)snprintf(why, REASON_MAX, "it %s", spent);
     else if (again != 0)
-        (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.225s", t->reason);
+        (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.400s", t->reason);
     else if (here == 0)
         (void)snprintf(why, REASON_MAX, "no worker is here; start one with workerd --join");
     else if (able == 0)
@@ -503,7 +503,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
                        "here; start it, or sample without --remote",
                        here, here == 1 ? "is" : "are");
     else if (small == here) /* `skerry run` looks for these words */
-        (void)snprintf(why, REASON_MAX, "no worker here has the memory: %.220s", t->reason);
+        (void)snprintf(why, REASON_MAX, "no worker here has the memory: %.400s", t->reason);
     else if (quarantined == here)
         (void)snprintf(why, REASON_MAX, "%s in quarantine after failures%s%.190s",
                        here == 1 ? "the only worker is" : "all workers are",

@@ -273,7 +273,7 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
             (t->failures < TASK_FAILURES_MAX && !failure_doubted(&t->failed) &&
              !task_is_elsewhere(t)))
             continue;
-        (void)snprintf(ret_reason, REASON_MAX, "%s task %llu failed %u times, at last: %.180s",
+        (void)snprintf(ret_reason, REASON_MAX, "%s task %llu failed %u times, at last: %.400s",
                        task_kind_name(t->kind), (unsigned long long)t->id, t->failures, t->reason);
         return true;
     }

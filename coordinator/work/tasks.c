@@ -325,9 +325,8 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     return in.others;
 }
 
-/* What is needed after the holder of a task says that nobody can do it; in few words if the reason,
- * which says what to do, is long. */
-static const char *who_is_asked(const struct coordinator *co, const struct task *t, bool brief)
+/* What is needed after the holder of a task says that nobody can do it. */
+static const char *who_is_asked(const struct coordinator *co, const struct task *t)
 {
     const struct worker *holder = state_worker(&co->state, t->worker_id);
     const bool elsewhere = task_is_elsewhere(t);
@@ -343,18 +342,14 @@ static const char *who_is_asked(const struct coordinator *co, const struct task 
         return "start a worker with another token or address";
     if (co->opt.local)
         return "it is asked again, and then its word ends the job";
-    return brief ? "start a worker on another machine"
-                 : "the fault may be this machine's: the job waits for a worker on another one, "
-                   "start one";
+    return "the fault may be this machine's: the job waits for a worker on another one, start one";
 }
 
-/* The reason with what is needed; query_stalled() shows 180 of all. */
+/* The reason with what is needed; query_stalled() shows 400 of all. */
 static void say_who(const struct coordinator *co, const struct task *t, const char *reason,
                     char ret[REASON_MAX])
 {
-    const bool brief = strlen(reason) > 90;
-    (void)snprintf(ret, REASON_MAX, "%.*s (%.*s)", brief ? 130 : 90, reason, brief ? 45 : 120,
-                   who_is_asked(co, t, brief));
+    (void)snprintf(ret, REASON_MAX, "%.300s (%.96s)", reason, who_is_asked(co, t));
 }
 
 /* Without another worker a failed side task ends, so that the rest of the job does not wait for it

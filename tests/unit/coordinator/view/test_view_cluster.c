@@ -3,7 +3,7 @@
 
 struct seen {
     unsigned n, late;
-    char who[128], why[256]; /* of the first that is late */
+    char who[128], why[REASON_MAX]; /* of the first that is late */
 };
 
 static void see(void *arg, const struct view_waiting *v)
@@ -105,7 +105,7 @@ static void test_phase_that_goes_on(void **state)
 
 static void last_why(void *arg, const struct view_waiting *v)
 {
-    (void)str_copy(arg, 256, v->why);
+    (void)str_copy(arg, REASON_MAX, v->why);
 }
 
 /* A task that nobody has done is kept for nobody: what the worker that idles was told counts. */
@@ -113,7 +113,7 @@ static void test_idle(void **state)
 {
     struct rig *r = *state;
     const uint64_t job = submit(r);
-    char why[256];
+    char why[REASON_MAX];
     loop_turn(r->loop, true);
     assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
     struct worker *w = edit_worker(r, r->workers[0].id);
