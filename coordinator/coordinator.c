@@ -200,8 +200,6 @@ static int open_database(struct coordinator *co, const char *path, struct err *e
         rc = store_open(path, &persist_schema, &co->store, err);
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
-    if (rc == 0)
-        rc = place_check_commit(co->opt.data_dir, co->state.commits, err);
     return rc;
 }
 
@@ -248,14 +246,15 @@ static int open_store(struct coordinator *co, struct err *err)
     if (rc == 0)
         rc = file_sync_all(co->opt.data_dir, err);
     const bool new = stat(path, &st) != 0 || st.st_size == 0;
-    if (rc == 0 && !new)
-        rc = open_database(co, path, err);
+    if (rc == 0 && !new && (rc = open_database(co, path, err)) == 0)
+        rc = place_check_commit(co->opt.data_dir, co->state.commits, err);
     const bool early = is_shipped(co);
     if (rc == 0 && early)
         rc = open_ship(co, err);
     if (rc == 0)
         rc = place_open(&co->opt, co->cluster, &co->blobs, err);
-    if (rc == 0 && new && (rc = check_new(co, path, err)) == 0)
+    if (rc == 0 && new && (rc = check_new(co, path, err)) == 0 &&
+        (rc = place_note_commit(co->opt.data_dir, 0, err)) == 0) /* of one that was here before */
         rc = open_database(co, path, err);
     if (rc == 0 && !early)
         rc = open_ship(co, err);

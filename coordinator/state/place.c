@@ -97,8 +97,9 @@ int place_check_commit(const char *data_dir, uint64_t commits, struct err *err)
         rc = err_set(err, -ERR_FORMAT,
                      "%s/coordinator.db is older than it was: it has commit %" PRIu64
                      ", and commit %" PRIu64
-                     " was acknowledged; its -wal was removed, or an older copy put in its place: "
-                     "put the newest files back, or remove %s to go on without what is lost",
+                     " was acknowledged; its -wal was removed, an older copy put in its place, or "
+                     "it was copied while in use: put the newest files back, or remove %s to go on "
+                     "without what is lost",
                      data_dir, commits, n, path);
     mem_free(path);
     return rc;

@@ -70,11 +70,12 @@ char *place_url(const char *data_dir);
 
 /* How far the database was: the number of its newest commit, noted beside it in the file
  * newest-commit, at most once a minute.  A database that is behind its note has lost what was
- * acknowledged: its -wal was removed while no coordinator ran, or an older copy was put back.
+ * acknowledged: its -wal was removed while no coordinator ran, an older copy was put back, or it
+ * was copied while in use, before its note was.
  * SQLite opens both without a word, and a day later the sweep would delete the blobs of what is
  * lost.  -ERR_FORMAT: the database, with so many commits, is behind. */
 int place_check_commit(const char *data_dir, uint64_t commits, struct err *err);
-/* Notes a commit that is durable.  Waits for the disk. */
+/* Notes a commit that is durable, or 0 where a database begins anew.  Waits for the disk. */
 int place_note_commit(const char *data_dir, uint64_t commits, struct err *err);
 
 #endif

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -121,6 +122,22 @@ def test_a_wal_that_is_removed_while_no_coordinator_runs(swarm):
     os.remove(wal)
     os.remove(swarm.data + "/newest-commit")
     swarm.coordinator()  # as the sentence says: without what is lost
+
+
+def test_a_data_dir_that_begins_anew(swarm):
+    """Neither database nor blobs are left to lose: what was noted of the former database is of no account."""
+    swarm.kill("coordinatord")
+    for name in os.listdir(swarm.data):
+        if name.startswith("coordinator.db"):
+            os.remove(os.path.join(swarm.data, name))
+    shutil.rmtree(swarm.data + "/blobs")
+    with open(swarm.data + "/newest-commit", "w", encoding="utf-8") as f:
+        f.write("100\n")
+    token = swarm.token
+    for _ in range(2):
+        swarm.coordinator()
+        assert swarm.token == token
+        swarm.kill("coordinatord")
 
 
 def test_a_work_dir_that_goes_away(swarm):
