@@ -234,8 +234,9 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
     w->machine = 0;
-    memcpy(&w->machine, m->machine.data,
-           m->machine.len < sizeof(w->machine) ? m->machine.len : sizeof(w->machine));
+    if (m->machine.len > 0) /* a worker of an older release does not say it */
+        memcpy(&w->machine, m->machine.data,
+               m->machine.len < sizeof(w->machine) ? m->machine.len : sizeof(w->machine));
     w->fetches_ahead = m->fetches_ahead;
     neighbours_take(w, m);
     cost_join(co, w, again, m->price_per_hour);
