@@ -601,3 +601,12 @@ const struct job_family *job_family(const struct job_spec *spec)
     const bool other = spec->model.type == JOB_MODEL_EXTERNAL && spec->data.kind > JOB_KIND_IMAGES;
     return &families[spec->model.type + (other ? spec->data.kind - JOB_KIND_IMAGES : 0)];
 }
+
+int job_features(const struct job_spec *spec)
+{
+    if (spec->partition.features != JOB_FEATURES_AUTO)
+        return spec->partition.features;
+    if (spec->model.warm_start && !job_family(spec)->external && !job_has_upscaler(spec))
+        return JOB_FEATURES_MODEL;
+    return job_has_latents(spec) ? JOB_FEATURES_LATENTS : job_family(spec)->features;
+}

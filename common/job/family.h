@@ -51,6 +51,9 @@ double job_lr(bool texts, bool warm, int dim, double tokens);
  * of a replica in the whole job; 0: not known. */
 int job_schedule(bool texts, bool warm, double steps);
 
+/* What is clustered: enum job_features, with auto resolved. */
+int job_features(const struct job_spec *spec);
+
 /* Has the job data, or does a trainer read its own? */
 static inline bool job_has_data(const struct job_spec *spec)
 {

@@ -30,7 +30,7 @@ enum job_where { JOB_WHERE_AUTO, JOB_WHERE_COORDINATOR, JOB_WHERE_WORKER };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
 enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
 enum job_features {
-    JOB_FEATURES_AUTO, /* the model with a warm start, else latents, pixels or n-grams */
+    JOB_FEATURES_AUTO, /* see job_features() */
     JOB_FEATURES_PIXELS,
     JOB_FEATURES_NGRAMS,
     JOB_FEATURES_MODEL,

@@ -347,10 +347,13 @@ static const struct conf_key recipe_keys[] = {
 };
 
 static const struct conf_key partition_keys[] = {
-    CONF(struct job_partition, features, ENUM, .names = features_names, .def = "auto",
-         .doc = "what is clustered: pixels; latents; hashed n-grams of the first 32 tokens; the "
-                "mean hidden state of model.warm_start (model); or a column of the dataset. "
-                "auto: model with a warm start (not of a trainer), else latents, pixels or ngrams"),
+    CONF(
+        struct job_partition, features, ENUM, .names = features_names, .def = "auto",
+        .doc =
+            "what is clustered: pixels; latents; hashed n-grams of the first 32 tokens; the "
+            "mean hidden state of model.warm_start (model); or a column of the dataset. "
+            "auto: model with a warm start (not of a trainer, nor with an upscaler), else latents, "
+            "pixels or ngrams"),
     CONF(struct job_partition, column, STR,
          .doc = "name of a feature column: KEY.NAME.npy beside the image, or a list in the "
                 "sample's JSON"),

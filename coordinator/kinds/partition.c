@@ -9,14 +9,6 @@
 
 /* ---- FEATURE -------------------------------------------------------------- */
 
-static bool features_of_model(const struct job *j)
-{
-    int kind = j->spec.partition.features;
-    return kind == JOB_FEATURES_MODEL ||
-           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start) &&
-            !job_family(&j->spec)->external);
-}
-
 /* Chunks are many times as large as the features: only scored samples need them. */
 static bool needs_chunks(const struct job *j, const struct task *t)
 {
@@ -30,7 +22,7 @@ static void feature_message(struct message *b, Skerry__V1__Task *msg)
     m->ranges = message_ranges(b, &m->n_ranges);
     m->chunk = needs_chunks(b->job, b->task) ? (uint32_t)b->job->spec.partition.chunk : 0;
     msg->feature = m;
-    if (features_of_model(b->job))
+    if (job_features(&b->job->spec) == JOB_FEATURES_MODEL)
         message_networks(b, msg);
 }
 

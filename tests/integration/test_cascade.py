@@ -120,6 +120,8 @@ def test_paths_of_both_chains(place):
         # Paths are (base, upscaler): 0 and 1 have the base in common, 0 and 2 the upscaler.
         assert same == ([True, False, True, False] if name.startswith("upscaler.") else [True, True, False, False]), name
     assert os.path.getsize(os.path.join(out, "samples.png")) > 0
+    warm, _ = run(place, "paths-warm", rounds(1, 2), (r"patch: 1", f"warm_start: {out}/model-0, patch: 1"), *paths, workers=2)
+    assert by_path(warm)[0, CHAINS[1]] < 0.9 * before[0, CHAINS[1]]  # clusters are those of pixels
 
 
 @pytest.mark.parametrize("change, words", [

@@ -84,15 +84,3 @@ uint32_t rows_columns(const struct work *w, uint32_t chunk)
 {
     return chunk ? ((uint32_t)w->spec.model.context + chunk - 1) / chunk : 0;
 }
-
-int rows_features(const struct work *w)
-{
-    const struct job_spec *s = &w->spec;
-    if (s->partition.features != JOB_FEATURES_AUTO)
-        return s->partition.features;
-    if (s->model.warm_start && !job_family(s)->external)
-        return JOB_FEATURES_MODEL;
-    if (job_has_latents(s))
-        return JOB_FEATURES_LATENTS;
-    return job_family(s)->features;
-}

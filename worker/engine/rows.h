@@ -32,7 +32,5 @@ bool rows_are_texts(const struct work *w);
 unsigned rows_of_call(const struct work *w);
 /* Runs of `chunk` tokens that a row of the job's texts has at most; 0 without chunks. */
 uint32_t rows_columns(const struct work *w, uint32_t chunk);
-/* The features of rows: enum job_features of this job, with auto resolved. */
-int rows_features(const struct work *w);
 
 #endif

@@ -8,6 +8,7 @@
  * Fits on samples that are not held out, and assigns all samples. */
 
 #include "common/base/base.h"
+#include "common/job/family.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/task_files.h"
 #include "worker/fit/partitioner.h"
@@ -489,7 +490,7 @@ static struct partition_options options_of(const struct run *r)
         .pca = (uint32_t)j->dims,
         .balance = j->balance,
         .min_samples = least > 0 ? least : 1,
-        .feature = job_features_name(rows_features(r->w)),
+        .feature = job_features_name(job_features(&r->w->spec)),
     };
     memcpy(o.radix, r->t->levels, r->t->n_levels * sizeof(uint32_t));
     /* As many fine clusters as asked for, if there are four samples for each. */

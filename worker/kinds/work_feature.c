@@ -14,6 +14,7 @@
 #include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/data/tokenizer.h"
+#include "common/job/family.h"
 #include "worker/data/data_samples.h"
 #include "worker/data/images.h"
 #include "worker/engine/encoders.h"
@@ -319,7 +320,7 @@ static int compute(struct run *r, struct err *err)
     if (s->partition.method == JOB_METHOD_RANDOM && s->recipe.reshard.n == 0 &&
         s->partition.chunk == 0) /* chunks are not used */
         return room(r, 1, 0, err);
-    switch (rows_features(r->w)) {
+    switch (job_features(s)) {
     case JOB_FEATURES_PIXELS:
         return pixels(r, err);
     case JOB_FEATURES_LATENTS:

@@ -206,6 +206,45 @@ static void test_upscaler(void **state)
     }
 }
 
+/* What the job says; else the network where it knows something; else the family's own. */
+static void test_features(void **state)
+{
+    static const struct {
+        const char *rest;
+        int features;
+    } jobs[] = {
+        {"data: {path: x, image_size: 32}\nmodel: {SIZE}\n", JOB_FEATURES_PIXELS},
+        {"data: {path: x, image_size: 32}\nmodel: {SIZE, warm_start: w}\n", JOB_FEATURES_MODEL},
+        {"data: {path: x, image_size: 32}\nmodel: {SIZE, warm_start: w}\n"
+         "partition: {features: pixels}\n",
+         JOB_FEATURES_PIXELS},
+        {"data: {path: x, image_size: 32}\nmodel: {SIZE, warm_start: w}\n"
+         "upscaler: {low_side: 8}\n",
+         JOB_FEATURES_PIXELS},
+        {"data: {path: x, image_size: 32}\nmodel: {SIZE}\nencoders: {vae: v}\n",
+         JOB_FEATURES_LATENTS},
+        {"data: {path: x}\nmodel: {type: llama, SIZE}\n", JOB_FEATURES_NGRAMS},
+        {"data: {path: x}\nmodel: {type: llama, SIZE, warm_start: w}\n", JOB_FEATURES_MODEL},
+        {"data: {path: x, image_size: 32, kind: images}\ntrainer: {command: t}\n"
+         "model: {type: external, warm_start: w}\n",
+         JOB_FEATURES_PIXELS},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        char text[512];
+        const char *size = strstr(jobs[i].rest, "SIZE");
+        const int n = size ? (int)(size - jobs[i].rest) : (int)strlen(jobs[i].rest);
+        (void)snprintf(text, sizeof text,
+                       "name: a\nouter: {rounds: 1, steps: 2}\n"
+                       "train: {batch: 4}\n%.*s%s%s",
+                       n, jobs[i].rest, size ? "dim: 16, depth: 1, heads: 2" : "",
+                       size ? size + 4 : "");
+        struct job_spec s = parse(text);
+        assert_int_equal(job_features(&s), jobs[i].features);
+        job_release(&s);
+    }
+}
+
 /* What turns more slowly than the fast ones turns faster than the slow ones. */
 static void test_scaled_positions(void **state)
 {
@@ -383,9 +422,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),        cmocka_unit_test(test_encoders),
         cmocka_unit_test(test_no_estimate), cmocka_unit_test(test_scaled_positions),
-        cmocka_unit_test(test_upscaler),    cmocka_unit_test(test_prompt),
-        cmocka_unit_test(test_prompts),     cmocka_unit_test(test_crop),
-        cmocka_unit_test(test_external),    cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_upscaler),    cmocka_unit_test(test_features),
+        cmocka_unit_test(test_prompt),      cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_crop),        cmocka_unit_test(test_external),
+        cmocka_unit_test(test_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,12 @@ static const char trainer[] = "name: q\ndata: {kind: images, path: x}\n"
                               "trainer: {command: z}\ntrain: {batch: 6}\n"
                               "recipe: {name: ddm, experts: 3}\nouter: {rounds: 3, steps: 2}\n";
 
+static const char cascade[] = "name: q\ndata: {path: x, image_size: 16}\n"
+                              "model: {patch: 4, dim: 32, depth: 4, heads: 2, warm_start: y}\n"
+                              "upscaler: {low_side: 8}\ntrain: {batch: 6}\n"
+                              "recipe: {name: dipaco, levels: [2, 2]}\n"
+                              "outer: {rounds: 3, steps: 2}\n";
+
 static const uint32_t one[] = {0, 1, 2, 3};
 
 /* As they were cut: kept for routers, two to train on, held out; 10 to 13 samples. */
@@ -145,14 +151,18 @@ static void test_feature_message(void **state)
     assert_int_equal(message_of(r, j, t, w)->n_modules, composition_levels(&j->comp, 0));
     j->spec.partition.features = JOB_FEATURES_AUTO;
     assert_int_equal(message_of(r, j, t, w)->n_modules, 0);
+    j->spec.model.warm_start = str_dup("y");
     j->warm_start = ref_of(200);
     assert_int_equal(message_of(r, j, t, w)->n_modules, composition_levels(&j->comp, 0));
     j->spec.partition.features = JOB_FEATURES_NGRAMS;
     assert_int_equal(message_of(r, j, t, w)->n_modules, 0);
-    struct job *own = add_cut(r, trainer); /* whose model makes no features */
-    own->warm_start = ref_of(200);
-    t = of_shards(r, own, TASK_FEATURE, 1, 1);
-    assert_int_equal(message_of(r, own, t, w)->n_modules, 0);
+    const char *const none[] = {trainer, cascade}; /* their models make no features */
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        struct job *own = add_cut(r, none[i]);
+        own->warm_start = ref_of(200);
+        t = of_shards(r, own, TASK_FEATURE, 1, 1);
+        assert_int_equal(message_of(r, own, t, w)->n_modules, 0);
+    }
 }
 
 static void test_feature_result(void **state)

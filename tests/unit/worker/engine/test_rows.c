@@ -110,36 +110,12 @@ static void runs_of_tokens(void **state)
     job_release(&w.spec);
 }
 
-/* What the job says; else the network where it knows something; else the family's own. */
-static void features(void **state)
-{
-    (void)state;
-    struct work w;
-    work_init(&w, IMAGES);
-    const int pixels = rows_features(&w);
-    w.spec.model.warm_start = (char *)"y";
-    assert_int_equal(rows_features(&w), JOB_FEATURES_MODEL);
-    w.spec.partition.features = JOB_FEATURES_NGRAMS;
-    assert_int_equal(rows_features(&w), JOB_FEATURES_NGRAMS);
-    w.spec.model.warm_start = NULL;
-    job_release(&w.spec);
-    work_init(&w, TRAINER);
-    assert_non_null(w.spec.model.warm_start);
-    assert_int_equal(rows_features(&w), JOB_FEATURES_PIXELS);
-    job_release(&w.spec);
-    work_init(&w, TEXTS);
-    assert_int_equal(rows_features(&w), JOB_FEATURES_NGRAMS);
-    assert_int_equal(pixels, JOB_FEATURES_PIXELS);
-    job_release(&w.spec);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_the_order_of_the_ranges),
         cmocka_unit_test(samples_of_a_call),
         cmocka_unit_test(runs_of_tokens),
-        cmocka_unit_test(features),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
