@@ -493,6 +493,8 @@ def test_lines_have_dashes_and_numbers(show):
     dashed = "return [...document.querySelectorAll(arguments[0])].map((e) => getComputedStyle(e).strokeDasharray)"
     assert len(set(page.js(dashed, "#chart .replica"))) == 4
     assert len(set(page.js(dashed, "#readout .key.lane path"))) == 4
+    # A colour that can be told is one that is not mixed with what lies behind it.
+    assert set(page.js("return [...document.querySelectorAll('#chart .replica')].map((e) => getComputedStyle(e).opacity)")) == {"1"}
 
 
 def lit(page):
