@@ -119,8 +119,9 @@ void dataset_captions_init(struct dataset_captions *c);
 void dataset_captions_clear(struct dataset_captions *c);
 /* Adds the captions in a JSON value: a text, a list of texts, null or NULL.  NULL, or why not. */
 const char *dataset_captions_value(struct dataset_captions *c, const json_t *value);
+/* Does the JSON of a sample seem to have captions? */
+bool dataset_captions_in(const json_t *root);
 /* Takes the captions in the JSON of sample `key`, unless there was a KEY.txt. */
-bool dataset_captions_in(const json_t *root); /* does it seem to have some? */
 int dataset_captions_json(struct dataset_captions *c, const json_t *root, const char *key,
                           struct err *err);
 /* Takes KEY.txt in place of earlier captions. */
