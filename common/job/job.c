@@ -49,8 +49,8 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
                           "use column");
     if (p->features == JOB_FEATURES_MODEL && job_has_upscaler(s))
         return conf_error(doc, "partition.features", err,
-                          "is model, but one of two chains gives no features; leave it out, or use "
-                          "column");
+                          "is model, but a model with an upscaler gives no features; leave it out, "
+                          "or use column");
     if (p->features == JOB_FEATURES_PIXELS && job_has_latents(s))
         return conf_error(doc, "partition.features", err,
                           "is pixels, but the job's model sees latents; leave it out, or use "

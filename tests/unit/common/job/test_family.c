@@ -175,7 +175,8 @@ static const struct {
      "takes only square images"},
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n"
      "partition: {features: model}\n",
-     "partition.features is model, but one of two chains gives no features", ", warm_start: w"},
+     "partition.features is model, but a model with an upscaler gives no features",
+     ", warm_start: w"},
 };
 
 static void test_upscaler(void **state)
