@@ -248,12 +248,12 @@ static void test_a_step_of_ours(void **state)
 {
     struct rig *r = *state;
     const uint64_t job = state_job(&r->co->state, submit(r))->id;
-    struct task *t = state_add_task(&r->co->state, 0, job, TASK_OUTER);
-    const uint64_t id = t->id;
-    t->outer.module_id = state_job(&r->co->state, job)->modules[0].id;
+    struct task *made = state_add_task(&r->co->state, 0, job, TASK_OUTER);
+    const uint64_t id = made->id;
+    made->outer.module_id = state_job(&r->co->state, job)->modules[0].id;
     stop(r);
     start(r);
-    t = state_task(&r->co->state, id);
+    const struct task *t = state_task(&r->co->state, id);
     assert_int_equal(t->state, TASK_CANCELLED);
     assert_string_equal(t->reason, "the coordinator was restarted");
 }
