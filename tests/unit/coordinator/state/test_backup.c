@@ -43,9 +43,9 @@ void moving_clear(void)
 
 static char top[64]; /* the folder of backups and restored directories are here */
 static char folder[80], other[80];
-static const char *full = folder; /* what is on the disk with little room */
-static uint64_t room;             /* of the folder; 0: any */
-static uint64_t used;
+static const char *_Atomic full = folder; /* what is on the disk with little room */
+static _Atomic uint64_t room;             /* of the folder; 0: any */
+static _Thread_local uint64_t used;
 
 static int add_size(const char *path, const struct stat *st, int type, struct FTW *at)
 {
