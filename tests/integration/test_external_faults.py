@@ -49,7 +49,7 @@ def test_goes_wrong_once(lair, tmp_path, mode, said):
     lair.wait_job(told, "done", 20)
 
 
-STEPS = 100
+STEPS = 300  # of 10 ms
 
 
 def saves(lair, tmp_path, mode):
