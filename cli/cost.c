@@ -129,19 +129,19 @@ static int priority;
 static double share, budget;
 
 /* Says what becomes of a job that has cost its new budget already. */
-static int say_spent(struct cli *cli, uint64_t id, double bound, struct err *err)
+static void say_spent(struct cli *cli, uint64_t id, double bound)
 {
     json_t *job = NULL;
     char spent[STR_HUMAN_MAX];
-    const int rc = cli_call(cli, "GET", NULL, &job, err, "/v1/jobs/%" PRIu64, id);
+    if (cli_call(cli, "GET", NULL, &job, NULL, "/v1/jobs/%" PRIu64, id) < 0)
+        return; /* the budget is set all the same */
     const json_t *cost = json_object_get(job, "cost");
     const double so_far = cli_num(cost, "work", 0) + cli_num(cost, "waiting", 0);
-    if (rc == 0 && so_far >= bound)
+    if (so_far >= bound)
         printf("its workers have cost %s already: tasks that run are finished, and no others are "
                "given out until the budget is raised\n",
                show_dollars(so_far, spent));
     json_decref(job);
-    return rc;
 }
 
 static bool has_priority, has_share, has_budget;
@@ -173,7 +173,7 @@ static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
                cli_has(answer, "budget") ? "a budget of " : "no budget",
                cli_has(answer, "budget") ? show_dollars(real(answer, "budget"), text) : "");
     if (rc == 0 && !cli->json && has_budget && budget > 0)
-        rc = say_spent(cli, id, budget, err);
+        say_spent(cli, id, budget);
     json_decref(answer);
     return rc;
 }

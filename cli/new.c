@@ -119,7 +119,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                 : new_text ? NEW_TEXT
                            : NEW_CAPTIONS,
         .image_size = new_image_size,
-        .workers = new_workers ? new_workers : SWARM_WORKERS,
+        .workers = new_workers ? new_workers : PREDICT_WORKERS,
         .here = new_here || !new_workers,
         .runs = new_workers <= SWARM_WORKERS_MAX,
         .minutes = new_minutes,
@@ -330,7 +330,7 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
     char workers[32] = "";
-    if (job.here && job.workers != SWARM_WORKERS)
+    if (job.here && job.workers != PREDICT_WORKERS)
         (void)snprintf(workers, sizeof workers, " --workers %d", job.workers);
     if (rc == 0)
         printf("%s: a model of %s M parameters, %d round%s of %d step%s, about %s on %d worker%s "

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/show/follow.h"
 #include "cli/job/job_file.h"
+#include "cli/job/predict.h"
 #include "cli/job/warn.h"
 #include "cli/sample.h"
 #include "cli/swarm.h"
@@ -426,7 +427,7 @@ static void print_results(const struct run *run, const struct job_spec *spec, co
 }
 
 static struct run options;
-static int n_workers = SWARM_WORKERS, n_threads;
+static int n_workers = PREDICT_WORKERS, n_threads;
 
 static int run_run(struct cli *cli, const struct args *args, struct err *err)
 {

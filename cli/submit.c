@@ -234,7 +234,7 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
     size_t len = 0;
 
     if (check_here && !check_workers)
-        opt.workers = SWARM_WORKERS;
+        opt.workers = PREDICT_WORKERS;
     if (check_here && opt.workers > SWARM_WORKERS_MAX)
         return err_set(err, -ERR_USAGE, "--here with %d workers: expected at most %d", opt.workers,
                        SWARM_WORKERS_MAX);

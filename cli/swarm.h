@@ -10,7 +10,6 @@
 #include "common/base/args.h"
 
 #define SWARM_WORKERS_MAX 64
-#define SWARM_WORKERS 2 /* where nobody says */
 
 struct swarm {
     int folder;       /* locked; 0: not */

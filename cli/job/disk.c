@@ -55,8 +55,8 @@ static void add_up(const struct job_spec *s, const struct composition *c,
         const uint64_t n = opt->parameters[c->paths[p].network];
         const uint64_t k = predict_replicas(c, p, workers_of(c, opt));
         const double apart = job_snapshot_s(s, n);
-        /* None that has not arrived half an interval before the end. */
-        const bool sends = apart > 0 && (opt->phase_s == 0 || opt->phase_s >= 1.5 * apart);
+        const bool sends =
+            opt->phase_s == 0 ? apart > 0 : predict_snapshots(opt->phase_s, apart, 0) > 0;
         ret->paths += n;
         ret->phases += k * n;
         ret->replicas += k;

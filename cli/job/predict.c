@@ -8,7 +8,6 @@
 #include "common/job/family.h"
 
 #define FLAGS_MAX 24
-#define ELASTIC_WORKERS 2 /* SWARM_WORKERS of swarm.h, which is above this */
 /* The times of a job beyond its steps, measured on one machine of two cores: for the start of
  * programs, the first step and the end; and between two phases for coding, sending, folding and
  * fetching, with the part per parameter. */
@@ -138,7 +137,7 @@ uint32_t predict_workers(const struct composition *c)
     uint32_t phases = 0;
     for (uint32_t p = 0; p < c->n_paths; p++)
         phases += c->paths[p].replicas;
-    return c->elastic ? ELASTIC_WORKERS : phases;
+    return c->elastic ? PREDICT_WORKERS : phases;
 }
 
 uint32_t predict_replicas(const struct composition *c, uint32_t path, uint64_t workers)
@@ -187,21 +186,24 @@ static double rest(const struct job_spec *s, const struct measured_network *n, u
     return seconds;
 }
 
+int predict_snapshots(double phase_s, double apart_s, double sent_s)
+{
+    return apart_s > 0 ? (int)fmax(0, (phase_s - sent_s) / apart_s - 0.5) : 0;
+}
+
 /* Snapshots of a phase of the network, if it is the largest. */
 static void snapshots(const struct job_spec *s, const struct measured_network *n,
                       const struct predict_options *opt, struct prediction *p)
 {
     const double phase_s = s->outer.steps ? s->outer.steps * n->step_s : s->outer.seconds;
     double apart = job_snapshot_s(s, n->parameters), sent_s = 0;
-    p->snapshots = 0;
     p->snapshot_bytes = codec_bytes(codec_of_part((enum codec)s->wire.up), n->parameters);
     if (opt->bytes_per_s)
         sent_s = (double)p->snapshot_bytes / (double)opt->bytes_per_s;
     if (apart > 0)
         apart = fmax(apart, JOB_SNAPSHOT_SENT_SHARE * sent_s);
     p->snapshot_s = apart;
-    if (apart > 0) /* none is made that has not arrived half an interval before the phase's end */
-        p->snapshots = (int)fmax(0, (phase_s - sent_s) / apart - 0.5);
+    p->snapshots = predict_snapshots(phase_s, apart, sent_s);
 }
 
 /* Times that an average of the weights is fetched, if by another worker each. */

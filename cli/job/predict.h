@@ -72,10 +72,15 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
                     const struct predict_way *way, struct measured *ret, struct err *err);
 
 /* The workers of a job of which nobody says how many: one for each phase of a round, but where
- * rounds have a phase for each worker as many as `skerry run` begins. */
+ * rounds have a phase for each worker as many as `skerry run` begins, PREDICT_WORKERS. */
+#define PREDICT_WORKERS 2
 uint32_t predict_workers(const struct composition *c);
 /* The phases of a path in a round on so many workers, at least one. */
 uint32_t predict_replicas(const struct composition *c, uint32_t path, uint64_t workers);
+
+/* The snapshots of a phase so long, so far apart (0: none is asked for), each of which takes sent_s
+ * to arrive: the worker makes none that has not arrived half an interval before the phase's end. */
+int predict_snapshots(double phase_s, double apart_s, double sent_s);
 
 /* Pure.  Every network of the composition has a step_s. */
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,

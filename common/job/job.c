@@ -340,9 +340,9 @@ static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
     bool shape; /* a saved job must pass it, too */
 } checks[] = {
-    {complete_recipe, true},  {check_name, true},    {check_data, false},
-    {check_model, true},      {check_widths, false}, {check_training, false},
-    {check_partition, false}, {check_sample, false}, {complete_outer, false},
+    {check_name, true},    {check_data, false},      {check_model, true},
+    {check_widths, false}, {check_training, false},  {check_partition, false},
+    {check_sample, false}, {complete_recipe, false}, {complete_outer, false},
 };
 
 /* A new job; one of the coordinator's; one that an older release accepted. */
