@@ -276,3 +276,25 @@ def test_a_job_too_large_for_this_machine_ends(tmp_path):
     assert last.startswith("skerry: the job cannot begin: no worker here has the memory: "), done.stderr
     assert "TiB" in last or "GiB" in last
     assert os.listdir(tmp_path / "out") == ["logs"]
+
+
+@pytest.mark.parametrize("doing, said", [
+    ("trainer", r"INIT task 1 failed: the trainer ended with exit status 127"),
+    ("diverging", r"TRAIN task \d failed: step \d+ diverged: loss .*; lower train.lr"),
+])
+def test_what_fails_again_and_again_ends_the_run(tmp_path, doing, said):
+    """Nobody else can come here, and who waits at the terminal can mend it."""
+    job = write_job(tmp_path, rounds=2, steps=12, replicas=1)
+    text = open(job, encoding="utf-8").read()
+    if doing == "trainer":
+        (tmp_path / "program").mkdir()
+        (tmp_path / "program" / "train.py").write_text("", encoding="utf-8")
+        text = ("name: own\ndata: {kind: none}\nmodel: {type: external}\ntrain: {batch: 1}\nrecipe: {replicas: 1}\n"
+                "trainer: {command: ./not-there, files: program}\nouter: {rounds: 1, steps: 1}\n")
+    else:
+        text = re.sub(r"train: {(.*?)lr: [^,}]*", r"train: {\1lr: 10", text)
+        assert "lr: 10" in text
+    open(job, "w", encoding="utf-8").write(text)
+    done = skerry("run", job, "--workers", "2", "--out", tmp_path / "out", timeout=90)
+    assert done.returncode == 5, done.stderr
+    assert re.search(said, done.stderr), done.stderr

@@ -327,6 +327,30 @@ static void test_only_trainer(void **state)
     expect_doom(j, "INIT task 1 failed: no such thing");
 }
 
+/* Whoever waits for `skerry run` is told after five failures of his own program, or of its steps;
+ * a swarm, where a worker may come that can do it, waits. */
+static void test_hopeless_here(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *w = state_add_worker(&co->state, 0), *other = state_add_worker(&co->state, 0);
+    for (unsigned i = 0; i < 6; i++) {
+        const bool local = i % 2, plain = i > 3, diverged = i == 2 || i == 3;
+        struct job *j = add(&co->state, diverged || plain ? diloco : OWN);
+        struct task *t = leased(co, j, TASK_TRAIN, w);
+        co->opt.local = local;
+        for (unsigned n = 1; n <= TASK_FAILURES_MAX; n++) {
+            assert_int_equal(t->state, TASK_LEASED);
+            if (diverged)
+                t->train.n_diverged = 1;
+            task_failed(co, t, diverged || plain ? FAULT_TASK : FAULT_PROGRAM, "no luck");
+            if (n < TASK_FAILURES_MAX)
+                task_lease(co, t, n % 2 ? other : w);
+        }
+        assert_int_equal(t->state, local && !plain ? TASK_FAILED : TASK_PENDING);
+        assert_int_equal(j->doom != NULL, local && !plain);
+    }
+}
+
 /* The oldest ended ones go; not what is open, what a replica stands at, or another job's. */
 static void test_prune(void **state)
 {
@@ -375,6 +399,7 @@ int main(void)
         CASE(test_take_half),    CASE(test_own_data),
         CASE(test_prune),        CASE(test_aside_without_others),
         CASE(test_only_trainer),
+        CASE(test_hopeless_here),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
