@@ -305,9 +305,11 @@ static void save_unfinished(struct run *run, uint64_t id, const char *out)
     struct err err = {0};
     (void)signal(SIGHUP, SIG_IGN); /* a terminal that closes may say so twice */
     cli_interrupted = 0;           /* another Ctrl-C ends this, too */
+    moving_now("saving what was trained; another Ctrl-C ends that, too");
     int rc = file_remove_tree(part, &err);
     if (rc == 0)
         rc = collect(run, id, part, false, &err);
+    moving_clear();
     if (run->swarm.keep)
         (void)file_remove_tree(part, NULL);
     else if (file_remove_tree(folder, rc < 0 ? NULL : &err) < 0 ||

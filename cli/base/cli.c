@@ -296,13 +296,20 @@ int cli_job_exit(const char *state)
     return !strcmp(state, "cancelled") ? CLI_JOB_CANCELLED : CLI_JOB_FAILED;
 }
 
+static uint64_t signalled_ms; /* when the last signal that counted came; 0: never */
+
 static void on_signal(int signo)
 {
+    const uint64_t now = clock_now_ms();
+    if (!cli_interrupted && signalled_ms && now - signalled_ms < SIGNAL_ONCE_MS)
+        return;
+    signalled_ms = now;
     cli_interrupted = signo;
 }
 
 void cli_catch_signals(void)
 {
+    signalled_ms = 0;
     struct sigaction action = {.sa_handler = on_signal};
     struct sigaction before;
     sigaction(SIGINT, &action, NULL);

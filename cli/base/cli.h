@@ -105,7 +105,9 @@ bool cli_job_ended(const char *state);
 int cli_job_exit(const char *state);
 
 /* Set by SIGINT, SIGTERM and, unless that is ignored, SIGHUP once cli_catch_signals() was called.
- */
+ * Whoever goes on and sets it to 0 is interrupted anew by what comes at least SIGNAL_ONCE_MS later:
+ * `timeout` and others pass one Ctrl-C on to a program that its terminal has told, too. */
+#define SIGNAL_ONCE_MS 1000
 extern volatile sig_atomic_t cli_interrupted;
 void cli_catch_signals(void);
 void cli_sleep_ms(unsigned ms); /* ends early on a signal */

@@ -298,6 +298,22 @@ static void a_signal_is_kept(void **state)
     cli_interrupted = 0;
 }
 
+/* `timeout`, `sudo` and others pass Ctrl-C on to a program that its terminal has told, too. */
+static void one_press_of_ctrl_c_is_not_two(void **state)
+{
+    cli_catch_signals();
+    assert_int_equal(raise(SIGINT), 0);
+    assert_int_equal(cli_interrupted, SIGINT);
+    cli_interrupted = 0; /* as who saves what there is, until another Ctrl-C */
+    assert_int_equal(raise(SIGINT), 0);
+    assert_int_equal(cli_interrupted, 0);
+    const uint64_t deadline = clock_now_ms() + 10000;
+    while (!cli_interrupted && clock_now_ms() < deadline)
+        assert_int_equal(raise(SIGINT), 0);
+    assert_int_equal(cli_interrupted, SIGINT);
+    cli_interrupted = 0;
+}
+
 /* What nohup started goes on when its terminal goes. */
 static void a_terminals_end_counts_unless_it_is_ignored(void **state)
 {
@@ -325,6 +341,7 @@ int main(void)
         cmocka_unit_test(an_id_is_asked_of_nobody),
         cmocka_unit_test(any_text_is_a_value),
         cmocka_unit_test(a_signal_is_kept),
+        cmocka_unit_test(one_press_of_ctrl_c_is_not_two),
         cmocka_unit_test(a_terminals_end_counts_unless_it_is_ignored),
     };
     return cmocka_run_group_tests(tests, open_dir, remove_dir);

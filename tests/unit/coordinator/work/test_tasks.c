@@ -398,8 +398,7 @@ int main(void)
         CASE(test_take_samples), CASE(test_take_some),
         CASE(test_take_half),    CASE(test_own_data),
         CASE(test_prune),        CASE(test_aside_without_others),
-        CASE(test_only_trainer),
-        CASE(test_hopeless_here),
+        CASE(test_only_trainer), CASE(test_hopeless_here),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
