@@ -16,11 +16,12 @@
 struct lane {
     struct upload *u;
     struct loop_timer *retry;
-    size_t at;          /* its output; upload.what.n: none is left */
-    unsigned tickets;   /* tickets used for it since it came further */
-    uint64_t call, put; /* in flight; 0: none */
-    uint64_t sent;      /* bytes of it sent */
-    uint64_t most;      /* with any ticket that has ended */
+    size_t at;              /* its output; upload.what.n: none is left */
+    unsigned tickets;       /* tickets used for it since it came further */
+    uint64_t call, put;     /* in flight; 0: none */
+    uint64_t sent;          /* bytes of it sent */
+    uint64_t most;          /* with any ticket that has ended */
+    struct log_change kept; /* why it was said to be kept */
 };
 
 struct upload {
@@ -139,9 +140,11 @@ static void on_put(void *arg, const struct xfer_result *r)
         l->tickets = 1;
     }
     if (r->code == 0) {
+        l->kept = (struct log_change){0};
         next(l);
     } else if (is_to_be_kept(r)) {
-        log_info("upload", "the result is kept and sent when it can be: %s", r->detail);
+        (void)log_on_change(&l->kept, LOG_LEVEL_INFO, "upload",
+                            "the result is kept and sent when it can be: %s", r->detail);
         str_copy(u->waits, sizeof(u->waits), r->detail);
         l->tickets--; /* it was not used */
         loop_timer_start(l->retry, RETRY_MS, 0);
