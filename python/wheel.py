@@ -12,7 +12,7 @@ METADATA = """Metadata-Version: 2.1
 Name: skerry
 Version: {version}
 Summary: Makes a training loop an island of a Skerry swarm
-License: {license}
+License: Apache-2.0
 Requires-Python: >=3.9
 Requires-Dist: numpy
 Provides-Extra: torch
@@ -29,9 +29,7 @@ def main(folder, version, out):
         if name.endswith((".py", ".so", ".typed")):
             with open(os.path.join(folder, "skerry", name), "rb") as f:
                 files[f"skerry/{name}"] = f.read()
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "LICENSE"), encoding="utf-8") as f:
-        licence = f.readline().strip()
-    files[f"{info}/METADATA"] = METADATA.format(version=version, license=licence).encode()
+    files[f"{info}/METADATA"] = METADATA.format(version=version).encode()
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     record = "".join(
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"

@@ -1,12 +1,14 @@
 """Trainers of the user's through real daemons, in C on libskerry and in Python."""
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -526,3 +528,10 @@ def test_async(tmp_path):
         seen, epochs = count_samples(s, tmp_path / "job", 300, 4, 25, 0, lambda told: None, outer=", async: true")
     assert seen.sum() == 4 * 4 * 25 * 4
     assert miscounted(seen, epochs) == 0, (seen, epochs)
+
+
+def test_the_wheel_tells_its_licence():
+    wheel = next(pathlib.Path(BUILD, "python").glob("skerry-*.whl"))
+    with zipfile.ZipFile(wheel) as f:
+        told = f.read(next(name for name in f.namelist() if name.endswith("/METADATA"))).decode()
+    assert "\nLicense: Apache-2.0\n" in told, told
