@@ -126,6 +126,28 @@ void warn_of_speeds(const json_t *workers, json_t *to)
             str_human_number(1 / least, fast), names);
 }
 
+/* ---- numbers ---- */
+
+void warn_of_spares(const json_t *workers, uint32_t phases, json_t *to)
+{
+    const size_t n = count_here(workers);
+    if (n > phases)
+        say(to,
+            "%zu workers are here, but a round of this job has %u phase%s, so no more train at "
+            "once: a larger recipe.replicas gives the others some",
+            n, phases, str_plural(phases));
+}
+
+static void of_spares(const struct job_spec *spec, const json_t *workers, json_t *to)
+{
+    struct composition c;
+    if (recipe_compose(spec, &c, NULL) < 0)
+        return;
+    if (!c.elastic)
+        warn_of_spares(workers, predict_workers(&c), to);
+    composition_release(&c);
+}
+
 /* ---- all ---- */
 
 static bool need_of(const struct job_file *job, const json_t *workers, struct disk_need *ret)
@@ -159,6 +181,7 @@ json_t *warn_of_swarm(struct cli *cli, const struct job_file *job, bool one_disk
             warn_of_disks(status, workers, &need, one_disk, to);
         if (job->spec.outer.steps > 0 && !job->spec.outer.async)
             warn_of_speeds(workers, to);
+        of_spares(&job->spec, workers, to);
     }
     json_decref(status);
     json_decref(list);

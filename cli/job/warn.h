@@ -1,5 +1,5 @@
-/* What a person should know of the swarm that gets a job: disks that it may fill, and workers for
- * which the others will wait. */
+/* What a person should know of the swarm that gets a job: disks that it may fill, workers for
+ * which the others will wait, and workers that it has nothing to train for. */
 #ifndef CLI_WARN_H
 #define CLI_WARN_H
 
@@ -23,5 +23,7 @@ void warn_say(const json_t *warnings);
 void warn_of_disks(const json_t *status, const json_t *workers, const struct disk_need *need,
                    bool one_disk, json_t *to);
 void warn_of_speeds(const json_t *workers, json_t *to);
+/* phases: of a round, however many workers there are. */
+void warn_of_spares(const json_t *workers, uint32_t phases, json_t *to);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is said of a swarm that gets a job: small disks, slow workers. */
+/* What is said of a swarm that gets a job: small disks, slow workers, spare ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,6 +47,24 @@ static void many_slow_workers_are_counted(void **state)
     warn_of_speeds(list, to);
     assert_non_null(strstr(json_string_value(json_array_get(to, 0)),
                            "worker 2 (w), worker 3 (w), worker 4 (w) and 2 more;"));
+    json_decref(list);
+    json_decref(to);
+}
+
+static void spare_workers_are_told(void **state)
+{
+    json_t *to = json_array();
+    json_t *list =
+        json_loads("[{\"state\": \"busy\"}, {\"state\": \"idle\"}, {\"state\": \"idle\"},"
+                   "{\"state\": \"lost\"}, {\"state\": \"draining\"}]",
+                   0, NULL);
+    warn_of_spares(list, 4, to);
+    warn_of_spares(list, 3, to);
+    assert_int_equal(json_array_size(to), 0);
+    warn_of_spares(list, 1, to);
+    assert_string_equal(json_string_value(json_array_get(to, 0)),
+                        "3 workers are here, but a round of this job has 1 phase, so no more train "
+                        "at once: a larger recipe.replicas gives the others some");
     json_decref(list);
     json_decref(to);
 }
@@ -132,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slow_workers_are_named),
         cmocka_unit_test(many_slow_workers_are_counted),
+        cmocka_unit_test(spare_workers_are_told),
         cmocka_unit_test(workers_alike_are_fine),
         cmocka_unit_test(workers_with_other_work_are_fine),
         cmocka_unit_test(small_disks_are_told),
