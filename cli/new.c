@@ -329,15 +329,18 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     job.tokenizer = tokenizer;
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
-    char workers[32] = "";
+    char workers[32] = "", few[80] = "";
+    if (job.passes > 0)
+        (void)snprintf(few, sizeof few, " (each %s %d times; more of them would fill the time)",
+                       job.kind == NEW_TEXT ? "text" : "image", job.passes);
     if (job.here && job.workers != PREDICT_WORKERS)
         (void)snprintf(workers, sizeof workers, " --workers %d", job.workers);
     if (rc == 0)
-        printf("%s: a model of %s M parameters, %d round%s of %d step%s, about %s on %d worker%s "
-               "%s this machine; `skerry %s %s%s` starts it\n",
+        printf("%s: a model of %s M parameters, %d round%s of %d step%s, about %s%s on %d "
+               "worker%s %s this machine; `skerry %s %s%s` starts it\n",
                path, str_human_number((double)job.parameters / 1e6, size), job.rounds,
                str_plural((uint64_t)job.rounds), job.steps, str_plural((uint64_t)job.steps),
-               str_human_duration((uint64_t)(fmax(job.seconds, 1) * 1000), time), job.workers,
+               str_human_duration((uint64_t)(fmax(job.seconds, 1) * 1000), time), few, job.workers,
                str_plural((uint64_t)job.workers), job.here ? "on" : "like",
                job.here ? "run" : "submit", path, workers);
     mem_free(tokenizer);

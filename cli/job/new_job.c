@@ -16,7 +16,8 @@
 #define IMAGE_PASSES 100
 #define TEXT_PASSES 10
 #define FROM_PASSES 3
-#define ROOM 0.85 /* the steps' share of the time */
+#define WELL_BEFORE 0.8 /* of the time: then it is said */
+#define ROOM 0.85       /* the steps' share of the time */
 
 static const struct {
     int dim, depth, heads;
@@ -57,10 +58,16 @@ static double units(const struct new_job *job)
     return job->kind == NEW_TEXT ? context(job) : 1;
 }
 
+static int most_passes(const struct new_job *job)
+{
+    if (job->kind != NEW_TEXT)
+        return IMAGE_PASSES;
+    return job->from ? FROM_PASSES : TEXT_PASSES;
+}
+
 static double most_units(const struct new_job *job)
 {
-    return job->kind == NEW_TEXT ? (job->from ? FROM_PASSES : TEXT_PASSES) * (double)job->tokens
-                                 : IMAGE_PASSES * (double)job->samples;
+    return most_passes(job) * (double)(job->kind == NEW_TEXT ? job->tokens : job->samples);
 }
 
 /* The units that all workers together train on in the time. */
@@ -84,6 +91,7 @@ void new_job_length(struct new_job *job, double step_s)
     job->rounds = (int)fmin(fmax(phases, steps < 3 ? 1 : 3), ROUNDS);
     job->steps = (int)fmax(steps / job->rounds, 1);
     job->seconds = job->rounds * job->steps * step_s / ROOM;
+    job->passes = most_units(job) < WELL_BEFORE * units_in_time(job, step_s) ? most_passes(job) : 0;
 }
 
 int new_job_patch(int side)

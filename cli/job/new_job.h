@@ -45,6 +45,7 @@ struct new_job {
     size_t size; /* the model's, from the smallest on */
     int rounds, steps;
     double seconds; /* predicted for all of it */
+    int passes;     /* that the data end it after, well before its time; 0: its time does */
 };
 
 size_t new_job_sizes(void);
@@ -53,7 +54,7 @@ int new_job_batch(const struct new_job *job);
 /* Is a model of job->parameters worth training on these data in this time, when a step of it
  * takes step_s on each worker? */
 bool new_job_affords(const struct new_job *job, double step_s);
-/* Sets rounds, steps and seconds: the time is filled unless the data are seen often enough
+/* Sets rounds, steps, seconds and passes: the time is filled unless the data are seen often enough
  * before. */
 void new_job_length(struct new_job *job, double step_s);
 /* Pixels of a side of a token: eight tokens a side or more, if it can be.  0: no patch cuts such a

@@ -53,11 +53,13 @@ static void the_time_is_filled_unless_the_data_end_first(void **state)
     new_job_length(&job, 0.5);
     assert_int_equal(job.rounds, 30);
     assert_in_range((uint64_t)job.seconds, 2300, 2400);
+    assert_int_equal(job.passes, 0);
     job = images(960, 40);
     new_job_length(&job, 0.1); /* 96,000 views: 1500 steps of 64, 150 seconds of them */
     assert_int_equal(job.rounds, 15);
     assert_int_equal(job.steps, 100);
     assert_in_range((uint64_t)job.seconds, 170, 180);
+    assert_int_equal(job.passes, 100);
     job = images(3, 40);
     new_job_length(&job, 0.001);
     assert_true(job.rounds >= 1 && job.steps >= 1);
