@@ -171,19 +171,62 @@ static int times(const struct job_spec *s, int every)
     return every ? (s->outer.rounds + every - 1) / every : 1;
 }
 
-static double rest(const struct job_spec *s, const struct measured_network *n, uint64_t holdout)
+/* The paths of the main network: each has its own held-out losses and, at the end, its own grid. */
+static int main_paths(const struct composition *c)
+{
+    int n = 0;
+    for (uint32_t p = 0; p < c->n_paths; p++)
+        n += c->paths[p].network == 0;
+    return n;
+}
+
+static int evaluations(const struct job_spec *s)
+{
+    return s->data.holdout > 0 || s->data.holdout_path ? times(s, s->eval.every) : 0;
+}
+
+static int grids(const struct job_spec *s)
+{
+    return job_is_text(s) ? 0 : times(s, s->sample.every);
+}
+
+/* The most experts that a point of a mixture's drawing runs through. */
+static int experts_of_point(const struct job_spec *s, int experts)
+{
+    const int strategy = s->sample.strategy;
+    if (strategy == JOB_STRATEGY_TOP1 || strategy == JOB_STRATEGY_ORACLE)
+        return 1;
+    return strategy == JOB_STRATEGY_TOPK ? s->sample.top : experts;
+}
+
+/* Held-out samples of a loss, of all paths together: partitions share eval.samples.  A mixture's
+ * are judged by the router, and again by each expert and the router. */
+static double judging(const struct job_spec *s, const struct composition *c,
+                      const struct measured *at, uint64_t holdout)
 {
     const uint64_t most = (uint64_t)s->eval.samples;
     const double judged = (double)(holdout && holdout < most ? holdout : most);
-    const int solver = s->sample.sampler == JOB_SAMPLER_HEUN ? 2 : 1;
-    const int ways = solver * (s->sample.guidance != 1 ? 2 : 1);
-    double seconds = 0;
-    if (s->data.holdout > 0 || s->data.holdout_path)
-        seconds += times(s, s->eval.every) * judged * n->forward_s;
-    if (!job_is_text(s))
-        seconds +=
-            times(s, s->sample.every) * s->sample.count * s->sample.steps * ways * n->forward_s;
-    return seconds;
+    double each = at->networks[0].forward_s;
+    if (c->mixture)
+        each += main_paths(c) * at->networks[0].forward_s + 2 * at->networks[1].forward_s;
+    return evaluations(s) * judged * each;
+}
+
+/* The grids of the rounds are those of the mixture, or of the first path; at the end each path has
+ * one, drawn by all workers. */
+static double drawing(const struct job_spec *s, const struct composition *c,
+                      const struct measured *at, int workers)
+{
+    const int solver = s->sample.sampler == JOB_SAMPLER_HEUN ? 2 : 1, n = main_paths(c);
+    const int ways = s->sample.guidance != 1 ? 2 : 1, turns = (n + workers - 1) / workers;
+    const double points = (double)s->sample.count * s->sample.steps * solver;
+    const double one = points * ways * at->networks[0].forward_s;
+    if (job_is_text(s))
+        return 0;
+    if (!c->mixture)
+        return (grids(s) - 1 + turns) * one;
+    return grids(s) * (experts_of_point(s, n) * one + points * at->networks[1].forward_s) +
+           turns * one;
 }
 
 int predict_snapshots(double phase_s, double apart_s, double sent_s)
@@ -206,13 +249,16 @@ static void snapshots(const struct job_spec *s, const struct measured_network *n
     p->snapshots = predict_snapshots(phase_s, apart, sent_s);
 }
 
-/* Times that an average of the weights is fetched, if by another worker each. */
-static void averages(const struct job_spec *s, const struct measured_network *n,
-                     struct prediction *p)
+/* Times that an average of a path's weights is fetched, if by another worker each: for each path's
+ * loss and last grid, and of all paths for a mixture's. */
+static void averages(const struct job_spec *s, const struct composition *c,
+                     const struct measured_network *n, struct prediction *p)
 {
+    const int paths = main_paths(c), mixed = c->mixture ? paths : 0;
     p->average_bytes = codec_bytes(CODEC_F32, n->parameters);
-    p->averages = s->data.holdout > 0 || s->data.holdout_path ? times(s, s->eval.every) : 0;
-    p->averages += job_is_text(s) ? 0 : times(s, s->sample.every);
+    p->averages = evaluations(s) * (paths + mixed);
+    if (grids(s) > 0)
+        p->averages += mixed ? grids(s) * mixed + paths : grids(s) - 1 + paths;
 }
 
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,
@@ -255,11 +301,11 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
         way = fragments_exchange(&r, p.parts.fragments, p.parts.delay);
     if (p.parts.taken) /* fragments contribute within the phase */
         p.snapshots = 0;
-    averages(spec, &at->networks[0], &p);
+    averages(spec, c, &at->networks[0], &p);
     p.whole = r.whole;
     p.link_s = way.link_s;
     p.fold_s = way.fold_s;
-    p.rest_s = rest(spec, &at->networks[0], opt->holdout);
+    p.rest_s = judging(spec, c, at, opt->holdout) + drawing(spec, c, at, opt->workers);
     p.start_s = START_S + opt->data_s;
     p.total_s = p.start_s + spec->outer.rounds * (p.train_s + p.fold_s + p.link_s) + p.rest_s;
     *ret = p;

@@ -278,6 +278,44 @@ static void what_is_drawn_and_judged_counts(void **state)
     assert_float_equal(p.rest_s, (2 * 4 * 3 * 2 * 2 + 4 * 7) * 0.1, 1e-6);
 }
 
+/* Each path has its own losses, on its share of the samples, and its own grid at the end. */
+static void each_path_is_judged_and_drawn(void **state)
+{
+    const struct measured at = machine(2.4, 0);
+    const char *yaml = BASE "recipe: {name: dipaco, levels: [2, 2]}\n"
+                            "outer: {rounds: 10, steps: 1}\nsample: {every: 5, count: 4, steps: 3, "
+                            "guidance: 1}\neval: {every: 3, samples: 7}\n";
+    struct prediction p;
+    predicted(yaml, &at, &(struct predict_options){.workers = 4}, &p);
+    assert_int_equal(p.averages, 4 * 4 + 1 + 4);
+    assert_float_equal(p.rest_s, (4 * 7 + (1 + 1) * 4 * 3) * 0.1, 1e-6);
+    predicted(yaml, &at, &(struct predict_options){.workers = 3}, &p);
+    assert_float_equal(p.rest_s, (4 * 7 + (1 + 2) * 4 * 3) * 0.1, 1e-6);
+}
+
+#define MIXTURE(strategy)                                                                          \
+    BASE "recipe: {name: ddm, experts: 2}\nouter: {rounds: 10, steps: 1}\n"                        \
+         "sample: {every: 5, count: 4, steps: 3, guidance: 2, strategy: " strategy "}\n"           \
+         "eval: {every: 3, samples: 7}\n"
+
+/* A mixture, besides, in each evaluation by all experts and the router, and in each grid by those
+ * that its rule keeps. */
+static void a_mixture_is_judged_and_drawn(void **state)
+{
+    const char *const jobs[] = {NULL, MIXTURE("top1"), MIXTURE("full")};
+    struct measured at = machine(2.4, 0.24);
+    at.networks[1].forward_s = 0.01;
+    for (int experts = 1; experts <= 2; experts++) {
+        struct prediction p;
+        predicted(jobs[experts], &at, &(struct predict_options){.workers = 4}, &p);
+        assert_int_equal(p.averages, 4 * (2 + 2) + 2 * 2 + 2);
+        assert_float_equal(p.rest_s,
+                           4 * 7 * (0.1 + 2 * 0.1 + 2 * 0.01) +
+                               2 * 4 * 3 * (experts * 2 * 0.1 + 0.01) + 4 * 3 * 2 * 0.1,
+                           1e-6);
+    }
+}
+
 static void no_more_is_judged_than_is_held_out(void **state)
 {
     const struct measured at = machine(2.4, 0);
@@ -318,6 +356,8 @@ int main(void)
         cmocka_unit_test(seconds_bound_a_phase_whatever_the_steps_take),
         cmocka_unit_test(all_workers_have_a_phase),
         cmocka_unit_test(what_is_drawn_and_judged_counts),
+        cmocka_unit_test(each_path_is_judged_and_drawn),
+        cmocka_unit_test(a_mixture_is_judged_and_drawn),
         cmocka_unit_test(no_more_is_judged_than_is_held_out),
         cmocka_unit_test(a_router_is_one_more_phase_of_its_own_length),
     };
