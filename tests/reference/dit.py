@@ -3,6 +3,8 @@ original code, predicting the velocity of a rectified flow.
 
     model = load("out/model")                          # what `skerry export` or `run` wrote
     images = sample(model, torch.tensor([0, 1, 2]), steps=30, guidance=1.5)   # (3,3,S,S) in [-1,1]
+
+and the router of a mixture: load("out/model-router")(x, t) are the probabilities of its experts.
 """
 import json
 import math
@@ -88,25 +90,51 @@ class DiT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.register_buffer("positions", positions(dim, image_size // patch_size), persistent=False)
 
+    def patches(self, x):
+        return self.x_embedder.proj(x).flatten(2).transpose(1, 2) + self.positions
+
+    def times(self, t):
+        angles = 1000 * t[:, None] * torch.exp(-math.log(10000) * torch.arange(128, device=t.device) / 128)
+        return self.t_embedder.mlp(torch.cat([angles.cos(), angles.sin()], 1))
+
+    def last(self, h, c):
+        return modulate(self.norm(h), *self.final_layer.adaLN_modulation(c).chunk(2, 1))
+
     def forward(self, x, t, labels, estimate=None):
         """Velocity at x (B,3,S,S), t (B) in [0,1], labels (B); null_label is the empty one.  With self_condition the
         model also reads an estimate of the image, as x; None stands for zeros."""
         if self.self_condition:
             x = torch.cat([x, torch.zeros_like(x) if estimate is None else estimate], 1)
         B, p, side = len(x), self.patch, self.image // self.patch
-        h = self.x_embedder.proj(x).flatten(2).transpose(1, 2) + self.positions
-        angles = 1000 * t[:, None] * torch.exp(-math.log(10000) * torch.arange(128, device=t.device) / 128)
-        c = self.t_embedder.mlp(torch.cat([angles.cos(), angles.sin()], 1))
-        c = c + self.y_embedder.embedding_table(labels)
+        h, c = self.patches(x), self.times(t) + self.y_embedder.embedding_table(labels)
         for block in self.blocks:
             h = block(h, c)
-        h = self.final_layer.linear(modulate(self.norm(h), *self.final_layer.adaLN_modulation(c).chunk(2, 1)))
+        h = self.final_layer.linear(self.last(h, c))
         h = h.view(B, side, side, p, p, self.channels)
         return torch.einsum("bhwpqc->bchpwq", h).reshape(B, self.channels, self.image, self.image)
 
 
+class Router(DiT):
+    """A DiT without labels, with a token before the patches whose last row is classified."""
+
+    def __init__(self, hidden_size, num_classes, **config):
+        super().__init__(hidden_size=hidden_size, num_classes=num_classes, **config)
+        del self.y_embedder, self.final_layer.linear
+        self.cls_token = nn.Parameter(torch.zeros(1, hidden_size))
+        self.head = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, x, t):
+        """Probabilities (B,K) of the experts at x (B,3,S,S), t (B)."""
+        c = self.times(t)
+        h = torch.cat([self.cls_token.expand(len(x), 1, -1), self.patches(x)], 1)
+        for block in self.blocks:
+            h = block(h, c)
+        return self.head(self.last(h, c)[:, 0]).softmax(1)
+
+
 def load(folder):
-    model = DiT(**json.load(open(f"{folder}/config.json")))
+    config = json.load(open(f"{folder}/config.json"))
+    model = (Router if config.get("model_type") == "DiT router" else DiT)(**config)
     tensors, _ = read_safetensors(f"{folder}/model.safetensors")
     tensors.pop("pos_embed", None)  # fixed; computed here
     model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith(UPSCALER)})
