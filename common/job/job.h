@@ -57,7 +57,7 @@ enum job_strategy {
 
 /* Where the frozen networks run; databases do not hold the numbers. */
 enum job_encode {
-    JOB_ENCODE_AUTO,   /* JOB or FLY, as the coordinator predicts */
+    JOB_ENCODE_AUTO,   /* JOB as the coordinator predicts, else as each worker does */
     JOB_ENCODE_FLY,    /* in each step */
     JOB_ENCODE_WORKER, /* in each step, and latents are kept on the worker's disk */
     JOB_ENCODE_JOB,    /* an ENCODE task per shard, before the training */

@@ -99,10 +99,10 @@ static const struct conf_key encoders_keys[] = {
          .doc = "where the VAE runs. fly: in each step. worker: in each step, with latents "
                 "cached on the worker's disk. job: once per picture, before training. auto: job "
                 "where a picture is encoded more than twice (four times with data.flip), not "
-                "counting what fits the bubbles of a requested pipeline; else fly. Captions are "
-                "always encoded in the step"),
+                "counting what fits the bubbles of a requested pipeline; else fly or worker, as "
+                "each worker predicts. Captions are always encoded in the step"),
     CONF(struct job_encoders, cache, INT, .def = "4096", .min = 1, .max = 16777216,
-         .doc = "MiB of latents that a worker keeps (run: worker)"),
+         .doc = "MiB of latents that a worker keeps (run: worker or auto)"),
     CONF_END,
 };
 

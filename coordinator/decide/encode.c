@@ -34,6 +34,7 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
     const bool many = in->shards > ENCODE_SHARDS_MAX;
     const bool often = share < 1 && (in->seen == 0 || times * (1 - share) > 2 * passes);
+    const char *keepers = often ? "; a worker keeps latents on its own disk if that is faster" : "";
     if (share > 0)
         (void)snprintf(held, sizeof held, ", %.1f of them in bubbles (%d stages, %d micro-batch%s)",
                        share * times, stages, micros, micros == 1 ? "" : "es");
@@ -55,14 +56,13 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
         say(ret, false,
             "pictures are encoded in each step: of the %" PRIu64 " shards at most %d can be "
             "encoded before the training%s",
-            in->shards, ENCODE_SHARDS_MAX,
-            often ? "; encoders.run: worker would keep their latents on the workers' disks" : "");
+            in->shards, ENCODE_SHARDS_MAX, keepers);
     else if (in->latents_bytes > in->disk_free / 2)
         say(ret, false,
             "pictures are encoded in each step: their latents would take %s of the "
             "coordinator's room for blobs, of which %s are free%s",
             str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room),
-            often ? "; encoders.run: worker would keep them on the workers' disks" : "");
+            keepers);
     else if (share >= 1)
         say(ret, false,
             "pictures are encoded in each step: with %d stages and %d micro-batch%s a pipeline's "

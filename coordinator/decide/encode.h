@@ -4,8 +4,8 @@
  * workers fetch latents in place of the larger pictures.  Encoding in each step costs a pass over
  * every picture seen.  A pass takes equally long either way, so the encoder's speed cancels out:
  * what counts is how often a picture is seen, and whether the coordinator has room for the latents.
- * A worker's cache (encoders.run: worker) is never chosen, since nothing is known here of the
- * workers' disks; the reason names it where it would help.
+ * Nothing is known here of the workers' disks: where pictures are not encoded once, each worker
+ * decides whether to keep latents on its own (worker/data/keep.h).
  *
  * A pipeline's bubbles, however, run the encoder for free.  With S stages and M micro-batches they
  * are (S - 1) / M of the training time (docs/pipeline.md), and absorb that share of an encoder that

@@ -164,6 +164,16 @@ static bool is_restored(const struct job *j, const struct task *t)
     return v != NULL && v->restored;
 }
 
+/* How often pictures come again, for a worker that may keep their latents. */
+static void add_epoch(const struct message *b, Skerry__V1__TrainTask *m)
+{
+    const struct job *j = b->job;
+    if (!job_has_latents(&j->spec))
+        return;
+    m->epoch_samples = shards_sum(j, j->comp.paths[m->path].partition, false).samples;
+    m->replicas = query_replicas(&b->co->state, j, m->path);
+}
+
 static void train_message(struct message *b, Skerry__V1__Task *msg)
 {
     const struct task *t = b->task;
@@ -180,6 +190,7 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
     m->ranges = message_ranges(b, &m->n_ranges);
     m->epoch = t->n_ranges ? t->ranges[0].epoch : 0;
     m->batch = b->job->comp.paths[t->path].batch;
+    add_epoch(b, m);
     if (teacher != NULL)
         m->teachers = message_experts(b, teacher, true, &m->n_teachers);
     add_moments(b, m);

@@ -322,6 +322,45 @@ def test_kept_latents_are_those_of_the_vae(place, tmp_path):
         assert {path for path in third if third[path] != damaged[path]} == {largest}
 
 
+def test_auto_keeps_latents(place, tmp_path):
+    """Pictures come again too seldom for the job to encode them first, but often enough for a worker to keep what its slow VAE made: from
+    the second epoch on it reads them, with the same bits.  Another job finds them all."""
+    frozen_models.vae(os.path.join(place, "slow"), channels=(96, 192))
+    keys = {"recipe": "diloco, replicas: 1", "rounds": 5, "sample": "", "more": "wire: {up: f32, down: f32}\n"}
+
+    def written():
+        paths = [os.path.join(folder, f) for folder, _, files in os.walk(tmp_path) for f in files if f.endswith(".lat")]
+        return {path: os.stat(path).st_mtime_ns for path in paths}
+
+    def train(name, run, epoch=lambda job: None):
+        job = swarm.submit(write(place, name, encoders=f"vae: slow, run: {run}", **keys))
+        epoch(job)
+        swarm.wait_job(job, "done")
+        out = tmp_path / f"out-{name}"
+        exported = swarm.skerry("export", job, "--out", out, "--raw")
+        assert exported.returncode == 0, exported.stderr
+        return only_weights(out)
+
+    def first_epoch(job):
+        swarm.wait_round(job, 3)  # 96 of the 87 pictures that are trained on
+        after.update(written())
+
+    after = {}
+    with running(tmp_path) as swarm:
+        swarm.worker("a")
+        each = train("auto-fly", "fly")
+        assert not written()
+        kept = train("auto", "auto", first_epoch)
+        assert "each is seen only 1.8 times" in swarm.log("coordinatord")
+        assert "latents are kept: of the 160 that are left 73 are read from the disk" in swarm.log("a")
+        assert after and written() == after
+        assert equal(each, kept)
+        again = train("auto-again", "auto")
+        assert "latents are kept: of the 160 that are left 160 are read from the disk" in swarm.log("a")
+        assert written() == after
+        assert equal(each, again)
+
+
 def test_encoders_run_in_bubbles(place, tmp_path):
     """Encoders in a pipeline's bubbles, refilled by measured times, or before each step: the same bits; log and trace show which."""
     keys = {"recipe": "diloco, replicas: 1", "encoders": "path: pipe, run: fly", "data": ", shard_samples: 32, flip: true",

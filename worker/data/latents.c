@@ -6,12 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "worker/data/data.h"
 
 #define FILES_MAX 65536
 #define SUFFIX ".lat"
+#define PROBE_BYTES ((size_t)4 << 20)
 
 struct latents {
     struct latents_options opt;
@@ -49,34 +51,6 @@ static int file_clock(const char *dir, struct timespec *ret, struct err *err)
     (void)unlink(path);
     mem_free(path);
     return rc;
-}
-
-int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err)
-{
-    struct timespec since;
-    int rc = file_mkdirs(opt->dir, 0700, err);
-    if (rc == 0)
-        rc = file_clock(opt->dir, &since, err);
-    if (rc < 0)
-        return rc;
-    struct latents *l = mem_alloc(sizeof *l);
-    l->opt = *opt;
-    l->since = since;
-    l->refused = UINT64_MAX;
-    l->dir = str_dup(opt->dir);
-    l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
-    pthread_mutex_init(&l->lock, NULL);
-    *ret = l;
-    return 0;
-}
-
-void latents_close(struct latents *l)
-{
-    if (!l)
-        return;
-    pthread_mutex_destroy(&l->lock);
-    mem_free(l->dir);
-    mem_free(l);
 }
 
 /* The file of a shard: its name is a hash of all that its bytes depend on. */
@@ -152,6 +126,43 @@ static uint64_t bytes_held(const struct latents *l, char **oldest)
     return bytes;
 }
 
+int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err)
+{
+    struct timespec since;
+    uint64_t free_bytes = 0;
+    char *oldest;
+    int rc = file_mkdirs(opt->dir, 0700, err);
+    if (rc == 0)
+        rc = file_clock(opt->dir, &since, err);
+    if (rc == 0 && opt->spare)
+        rc = file_disk_free(opt->dir, &free_bytes, err);
+    if (rc < 0)
+        return rc;
+    struct latents *l = mem_alloc(sizeof *l);
+    l->opt = *opt;
+    l->since = since;
+    l->refused = UINT64_MAX;
+    l->dir = str_dup(opt->dir);
+    l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
+    if (opt->spare) {
+        const uint64_t most = bytes_held(l, &oldest) + free_bytes / 2;
+        l->opt.max_bytes = most < opt->max_bytes ? most : opt->max_bytes;
+        mem_free(oldest);
+    }
+    pthread_mutex_init(&l->lock, NULL);
+    *ret = l;
+    return 0;
+}
+
+void latents_close(struct latents *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_destroy(&l->lock);
+    mem_free(l->dir);
+    mem_free(l);
+}
+
 /* Makes room for a new file, by dropping others.  Counted anew each time: other sets of encoders
  * have their files in the same place. */
 static bool make_room(const struct latents *l, uint64_t bytes)
@@ -214,4 +225,70 @@ void latents_put(struct latents *l, const struct latents_place *at, const uint16
     }
     pthread_mutex_unlock(&l->lock);
     mem_free(path);
+}
+
+/* ---- what keeping them takes ---- */
+
+uint64_t latents_room(const struct latents *l)
+{
+    return l->opt.max_bytes;
+}
+
+size_t latents_record(const struct latents *l)
+{
+    return l->record;
+}
+
+bool latents_has(const struct latents *l, const uint8_t shard_sha256[HASH_BYTES])
+{
+    char *path = path_of(l, shard_sha256);
+    const bool has = file_exists(path);
+    mem_free(path);
+    return has;
+}
+
+static double seconds_since(uint64_t ns)
+{
+    return (double)(clock_now_ns() - ns) / 1e9;
+}
+
+/* Reading begins with what the host's memory has of the file dropped, as far as it can be. */
+static int measure_file(const struct latents *l, int fd, const char *path, void *record, size_t n,
+                        double *ret_put_s, double *ret_get_s, struct err *err)
+{
+    int rc = 0;
+    uint64_t begun = clock_now_ns();
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = file_pwrite_all(fd, record, l->record, i * l->record, path, err);
+    if (rc == 0 && fdatasync(fd) < 0)
+        rc = err_errno(err, "flushing %s", path);
+    *ret_put_s = seconds_since(begun) / (double)n;
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    begun = clock_now_ns();
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = file_pread_all(fd, record, l->record, i * l->record, path, err);
+    *ret_get_s = seconds_since(begun) / (double)n;
+    return rc;
+}
+
+int latents_measure(const struct latents *l, double *ret_put_s, double *ret_get_s, struct err *err)
+{
+    const size_t n = l->record < PROBE_BYTES ? PROBE_BYTES / l->record : 1;
+    char *path = file_join(l->dir, "measured");
+    void *record = mem_try_zero(l->record);
+    double put_s = 0, get_s = 0;
+    const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int rc = fd < 0    ? err_errno(err, "opening %s", path)
+             : !record ? err_set(err, -ENOMEM, "no memory for %zu bytes of latents", l->record)
+                       : measure_file(l, fd, path, record, n, &put_s, &get_s, err);
+    if (fd >= 0)
+        (void)close(fd);
+    (void)unlink(path);
+    mem_free(record);
+    mem_free(path);
+    if (rc < 0)
+        return rc;
+    *ret_put_s = put_s;
+    *ret_get_s = get_s;
+    return 0;
 }

@@ -25,11 +25,20 @@ struct latents_options {
     uint8_t encoder[HASH_BYTES]; /* hash of all that moments depend on, except the picture */
     size_t values;               /* bf16 numbers of a record */
     bool mirrored;               /* both sides of a picture are kept */
+    bool spare;                  /* half of what the disk has free is left to others */
 };
 
 /* Several may share a directory if their calls of put do not overlap. */
 int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err);
 void latents_close(struct latents *l); /* accepts NULL */
+
+/* The most bytes of all files, and of one sample's moments. */
+uint64_t latents_room(const struct latents *l);
+size_t latents_record(const struct latents *l);
+/* Does the shard have a file, which may have holes? */
+bool latents_has(const struct latents *l, const uint8_t shard_sha256[HASH_BYTES]);
+/* Measures how long the disk takes for a sample's moments, with a file of a few megabytes. */
+int latents_measure(const struct latents *l, double *ret_put_s, double *ret_get_s, struct err *err);
 
 /* The sample that moments belong to. */
 struct latents_place {

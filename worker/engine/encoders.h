@@ -52,7 +52,9 @@ struct encoders {
     int pixels, channels, side, caption_tokens;
     struct image_shape shapes[1 + IMAGES_SHAPES_MAX]; /* by number: the square, data.buckets */
     int layer;
-    struct latents *kept;                        /* encoders.run: worker */
+    struct latents *kept;                        /* encoders.run: worker, or auto */
+    double encode_s, put_s, get_s;               /* of a picture, measured; 0: not yet */
+    uint64_t told;                               /* what was logged of keeping them */
     uint64_t bytes[NET_ENCODERS];                /* of each network on a device */
     bool streamed;                               /* the weights are in the host's memory */
     struct encoder_sizes sizes[2][NET_ENCODERS]; /* not streamed, streamed */
@@ -74,6 +76,11 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
 /* Looks whether a TRAIN task, whose shards are in the cache, is on pictures, which are then encoded
  * in each step, or on latents. */
 int encoders_look(struct encoders *enc, const struct work *w, struct err *err);
+/* With encoders.run: auto, whether a TRAIN task in whose steps pictures are encoded is to keep
+ * their latents (worker/data/keep.h); logs why.  filled: its pipeline's bubbles run the encoder.
+ * Measures the encoder and the disk if it is the set's first such task.  Accepts NULL. */
+int encoders_keep(struct encoders *enc, struct engine *e, struct work *w, unsigned batch,
+                  bool filled, bool *ret, struct err *err);
 struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */
 void encoders_drop(struct encoders *enc);             /* accepts NULL */
 

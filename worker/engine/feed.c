@@ -22,6 +22,7 @@ static int open_images(struct engine *e, struct work *w, const struct data_range
     if (rc < 0)
         return rc;
     const bool captions = enc && enc->text && !o->unlabelled;
+    const bool keeps = enc && !o->side && (o->keep || w->spec.encoders.run == JOB_ENCODE_WORKER);
     struct image_shape shapes[IMAGES_SHAPES_MAX];
     const unsigned n_shapes = encoders_shapes(&w->spec, shapes);
     const struct images_options opt = {
@@ -37,7 +38,7 @@ static int open_images(struct engine *e, struct work *w, const struct data_range
         .cache = o->side ? NULL : e->images,
         .moments = encoders_moments(enc),
         .latent_side = enc ? (unsigned)enc->side : 0,
-        .latents = enc && !o->side ? enc->kept : NULL,
+        .latents = keeps ? enc->kept : NULL,
         .encode = encode,
         .encode_arg = enc,
         .caption = captions ? encoders_caption : NULL,

@@ -23,6 +23,7 @@ struct feed_options {
     uint32_t window;   /* as data_order.window */
     uint64_t all_rows; /* texts: as text_options.all_rows */
     uint64_t most;     /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
+    bool keep;         /* latents are kept, though the job leaves that to us (encoders_keep) */
     bool tell_bad;     /* feed_each: adds the bad samples to w's result */
 };
 

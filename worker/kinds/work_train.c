@@ -57,6 +57,7 @@ struct phase {
     struct replica *r;             /* r->trainer; weights by trainer_net(r->trainer)->weights */
     bool resumed;                  /* goes on in the middle, at `at` */
     struct task_experts *teachers; /* distillation: each rank's; else NULL */
+    bool keeps;                    /* pictures' latents, as encoders_keep says */
     struct data *feed;
     struct upcoming upcoming;
     uint64_t position; /* position in the data after the present batch */
@@ -187,6 +188,7 @@ static int open_data(struct phase *p, struct err *err)
                         rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step)),
         .window = p->t->seconds ? (uint32_t)phase_window(total, batch) : 0,
         .all_rows = (uint64_t)p->t->steps * batch,
+        .keep = p->keeps,
     };
     int rc = feed_open(p->e, p->w, p->t->ranges, p->t->n_ranges, &opt, &p->feed, err);
     if (rc == 0)
@@ -264,7 +266,8 @@ static void say_training(struct phase *p)
         (void)snprintf(took, sizeof took, ": %.3g s a step", (double)p->least_ns / 1e9);
     if (*took && p->r->predicted > 0)
         (void)snprintf(predicted, sizeof predicted, ", %.3g predicted", p->r->predicted);
-    progress_activity(&p->w->progress, "training%s%s%s", p->r->way, took, predicted);
+    progress_activity(&p->w->progress, "training%s%s%s%s", p->r->way,
+                      p->keeps ? ", keeping latents" : "", took, predicted);
     if (p->least_ns > 0)
         p->r->plan.told.measured_s = (double)p->least_ns / 1e9;
     progress_step_plan(&p->w->progress, &p->r->plan);
@@ -713,6 +716,10 @@ static int start(struct phase *p, struct err *err)
         rc = load_weights(p, err);
     if (rc == 0 && p->t->n_teachers > 0)
         rc = open_teachers(p, err);
+    if (rc == 0)
+        rc = encoders_keep(encoders, p->e, p->w,
+                           (unsigned)island_trainer_options(p->r->ranks)->batch,
+                           island_trainer_fills(p->r->ranks), &p->keeps, err);
     if (rc == 0)
         rc = open_data(p, err);
     if (rc < 0)

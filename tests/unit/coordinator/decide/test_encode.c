@@ -34,12 +34,12 @@ static const struct {
     {"flip more", 410, .flip = true, .once = true,
      .reason = "seen 4.1 times, and two passes of the encoder make"},
     {"no disk", 1000, 6, 10,
-     .reason = "6.0 MiB of the coordinator's room for blobs, of which 10.0 MiB are free; "
-               "encoders.run: worker would keep them on the workers' disks"},
-    {"no disk, seconds", 0, 6, 10, .reason = "encoders.run: worker would keep them"},
+     .reason = "6.0 MiB of the coordinator's room for blobs, of which 10.0 MiB are free; a "
+               "worker keeps latents on its own disk if that is faster"},
+    {"no disk, seconds", 0, 6, 10, .reason = "a worker keeps latents"},
     {"many", 1000, .shards = 8193,
-     .reason = "of the 8193 shards at most 8192 can be encoded before the training; encoders.run: "
-               "worker would keep their latents"},
+     .reason = "of the 8193 shards at most 8192 can be encoded before the training; a worker "
+               "keeps latents"},
     {"not too many", 1000, .shards = 8192, .once = true, .reason = "seen 10.0 times"},
     {"asked once, many", 1000, .shards = 8193, .asked_once = true, .impossible = true,
      .reason = "raise data.shard_samples"},
@@ -97,7 +97,7 @@ static void test_no_cache(void **state)
     encode_decide(&in, &d);
     assert_false(d.once);
     assert_non_null(strstr(d.reason, "of which 10 B are free"));
-    assert_null(strstr(d.reason, "worker would keep"));
+    assert_null(strstr(d.reason, "worker keeps"));
 }
 
 static void test_no_pictures(void **state)

@@ -394,6 +394,26 @@ static void test_job(void **state)
     assert_true(m->input->caption == 16 && m->input->caption_tokens == 77);
 }
 
+/* Only a worker that may keep latents needs to know how often pictures come again. */
+static void test_epoch(void **state)
+{
+    struct rig *r = *state;
+    struct job *plain = add_job(r, streams);
+    struct job *j = add_job(r, "encoders: {vae: v}\n" DIT "recipe: {name: diloco, replicas: 3}\n"
+                               "outer: {rounds: 2, steps: 4}\n");
+    struct worker *w = add_worker(r);
+    add_versions(plain, 0, 0);
+    add_versions(j, 0, 0);
+    add_shard(plain, 100, 50);
+    add_shard(j, 101, 50);
+    add_shard(j, 102, 30);
+    const Skerry__V1__Task *m = message_of(r, j, phase(r, j, 0), w);
+    assert_int_equal(m->train->epoch_samples, 80);
+    assert_int_equal(m->train->replicas, 3);
+    m = message_of(r, plain, phase(r, plain, 0), w);
+    assert_true(m->train->epoch_samples == 0 && m->train->replicas == 0);
+}
+
 /* ---- aside from a task ---- */
 
 static Skerry__V1__Ahead *ahead_of(struct rig *r, const struct worker *w, size_t bytes, int *ret_rc)
@@ -559,6 +579,7 @@ int main(void)
         LIVE(test_teachers),
         LIVE(test_ranges),
         LIVE(test_job),
+        LIVE(test_epoch),
         LIVE(test_ahead),
         LIVE(test_newest_of_a_module),
         LIVE(test_tickets),

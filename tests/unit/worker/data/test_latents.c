@@ -238,14 +238,64 @@ static void test_one_side(void **state)
     latents_close(l);
 }
 
+static void test_which_shards(void **state)
+{
+    struct fixture *f = *state;
+    struct latents *l = open_it(f);
+    put(l, shard_a, 1, false, 8);
+    assert_true(latents_has(l, shard_a));
+    assert_false(latents_has(l, shard_b));
+    assert_int_equal(latents_record(l), RECORD);
+    latents_close(l);
+}
+
+/* What the disk has free is shared, but what is kept already stays. */
+static void test_half_of_the_disk(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t before, after;
+    f->opt.max_bytes = UINT64_MAX;
+    f->opt.spare = true;
+    assert_int_equal(file_disk_free(f->dir, &before, NULL), 0);
+    struct latents *l = open_it(f);
+    assert_int_equal(file_disk_free(f->dir, &after, NULL), 0);
+    const uint64_t least = before < after ? before : after, most = before < after ? after : before;
+    assert_in_range(latents_room(l), least / 2 - least / 100, most / 2 + most / 100);
+    latents_close(l);
+    f->opt.max_bytes = 100 * RECORD;
+    l = open_it(f);
+    assert_int_equal(latents_room(l), 100 * RECORD);
+    latents_close(l);
+}
+
+static void test_measures(void **state)
+{
+    struct fixture *f = *state;
+    struct file_names names;
+    struct err err = {0};
+    double put_s = 0, get_s = 0;
+    struct latents *l = open_it(f);
+    assert_int_equal(latents_measure(l, &put_s, &get_s, &err), 0);
+    assert_true(put_s > 0 && get_s > 0 && put_s < 60 && get_s < 60);
+    assert_int_equal(file_list(f->dir, 10, &names, NULL), 0);
+    assert_int_equal(names.n, 0); /* nothing stays */
+    file_names_release(&names);
+    assert_int_equal(file_remove_tree(f->dir, NULL), 0);
+    assert_true(latents_measure(l, &put_s, &get_s, &err) < 0);
+    assert_non_null(strstr(err.msg, "measured"));
+    assert_int_equal(file_mkdirs(f->dir, 0700, NULL), 0);
+    latents_close(l);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_comes_back),  TEST(test_damaged),  TEST(test_room),
-        TEST(test_shared_room), TEST(test_one_side), TEST(test_full_stays_full),
+        TEST(test_comes_back),   TEST(test_damaged),          TEST(test_room),
+        TEST(test_shared_room),  TEST(test_one_side),         TEST(test_full_stays_full),
+        TEST(test_which_shards), TEST(test_half_of_the_disk), TEST(test_measures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
