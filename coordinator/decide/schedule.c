@@ -34,7 +34,7 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         return UINT64_MAX;
     }
     if (t->not_for[0] == worker || t->not_for[1] == worker ||
-        (t->not_from != 0 && t->not_from == o->origin)) {
+        (t->not_from[0] != 0 && (t->not_from[0] == o->origin || t->not_from[1] == o->origin))) {
         *ret_why = "is for another worker, from elsewhere: it looks over what this one did";
         return UINT64_MAX;
     }
@@ -147,7 +147,7 @@ static void add(struct schedule *s, uint32_t at)
         .first = at,
         .last = at,
         .kept_ms = kept_until(s->now_ms, t),
-        .alone = t->not_for[0] != 0 || failure_holds(t->failed, s->now_ms),
+        .alone = t->not_for[0] != 0 || t->not_from[0] != 0 || failure_holds(t->failed, s->now_ms),
     };
     s->next[at] = NONE;
     for (size_t back = 1; !want.alone && back <= GROUPS_BACK && back <= s->n_groups; back++) {
@@ -186,7 +186,7 @@ void schedule_init(struct schedule *s, uint64_t now_ms, struct schedule_job *job
     };
     for (size_t i = 0; i < n; i++) {
         add(s, (uint32_t)i);
-        s->from_matters |= tasks[i].not_from != 0;
+        s->from_matters |= tasks[i].not_from[0] != 0;
         s->spares |= tasks[i].needs_spare;
         if (tasks[i].owner != 0)
             s->owned[s->n_owned++] = (struct schedule_owned){tasks[i].owner, (uint32_t)i};

@@ -48,14 +48,14 @@ struct schedule_task {
     const struct failure_list *failed; /* workers that failed the task; NULL: none did */
     uint64_t ready_ms;                 /* when it became ready */
     uint64_t not_before_ms;            /* back-off for all workers; 0: none */
-    uint32_t lag;        /* TRAIN: rounds by which its path is ahead of the job's last path */
-    bool needs_trainers; /* a user's program computes it */
-    bool phase;          /* not for a worker that still fetches the files its phases begin with */
-    bool needs_known;    /* only for a worker that has done tasks well before */
-    bool needs_spare;    /* only for a worker that is not about to get a phase */
-    bool needs_helper;   /* another worker must be free to answer its requests */
-    uint64_t not_for[2]; /* workers that may not have it, since it checks them; 0: none */
-    uint64_t not_from;   /* the origin whose workers may not have it; 0: all may */
+    uint32_t lag;         /* TRAIN: rounds by which its path is ahead of the job's last path */
+    bool needs_trainers;  /* a user's program computes it */
+    bool phase;           /* not for a worker that still fetches the files its phases begin with */
+    bool needs_known;     /* only for a worker that has done tasks well before */
+    bool needs_spare;     /* only for a worker that is not about to get a phase */
+    bool needs_helper;    /* another worker must be free to answer its requests */
+    uint64_t not_for[2];  /* workers that may not have it, since it checks them; 0: none */
+    uint64_t not_from[2]; /* the origins whose workers may not have it; 0: all may */
 };
 
 struct schedule_options {

@@ -5,10 +5,13 @@
 
 #include "coordinator/kinds/message.h"
 
+#define KIND_WAITS 1
+
 struct kind {
     /* Adds the fields particular to the kind to the task's message; NULL: there are none. */
     void (*message)(struct message *b, Skerry__V1__Task *msg);
-    /* Takes a result: 0, or a negative code with the result's fault, and nothing has changed.
+    /* Takes a result: 0, or a negative code with the result's fault, and nothing has changed;
+     * KIND_WAITS: it may be right, and another worker has to make it again (agree.h).
      * NULL: tasks of this kind are not reported. */
     int (*apply)(struct coordinator *co, struct job *j, struct task *t,
                  const Skerry__V1__ReportRequest *r, struct err *err);

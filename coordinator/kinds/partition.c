@@ -1,7 +1,9 @@
 /* FEATURE, CLUSTER, SPLIT and SCORE divide the data into partitions; each has a row of its own. */
 #include "coordinator/kinds/kind.h"
 
+#include "common/base/hash.h"
 #include "common/job/family.h"
+#include "coordinator/job/agree.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/work/gc.h"
 #include "coordinator/work/query.h"
@@ -37,6 +39,8 @@ static int feature_apply(struct coordinator *co, struct job *j, struct task *t,
 }
 
 const struct kind kind_feature = {.message = feature_message, .apply = feature_apply};
+
+#define BALANCE_SLACK 0.01 /* of all samples, by which a fit may miss it */
 
 /* ---- CLUSTER -------------------------------------------------------------- */
 
@@ -101,18 +105,57 @@ static uint64_t trained_on(const struct job *j)
     return n;
 }
 
+/* Each sample is in `top` different partitions. */
 static int check_sizes(const struct job *j, const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    uint64_t sum = 0, most = trained_on(j) * (uint64_t)j->spec.recipe.top;
+    const uint64_t n = trained_on(j), all = n * (uint64_t)j->spec.recipe.top;
+    uint64_t sum = 0;
     if (r->n_sizes != j->comp.n_partitions)
         return err_set(err, -EINVAL, "sizes of %zu partitions were reported, expected %u",
                        r->n_sizes, j->comp.n_partitions);
     for (size_t i = 0; i < r->n_sizes; i++)
-        sum += r->sizes[i] <= most ? r->sizes[i] : most + 1;
-    if (sum > most)
-        return err_set(err, -EINVAL, "the partitions together have more than all %llu samples",
-                       (unsigned long long)most);
+        if (r->sizes[i] > n)
+            return err_set(err, -EINVAL, "a partition has %llu of %llu samples",
+                           (unsigned long long)r->sizes[i], (unsigned long long)n);
+        else
+            sum += r->sizes[i];
+    if (sum != all)
+        return err_set(err, -EINVAL, "the partitions together have %llu samples, expected %llu",
+                       (unsigned long long)sum, (unsigned long long)all);
     return 0;
+}
+
+/* A fit fills all partitions and keeps to partition.balance, if the samples allow it. */
+static bool is_odd(const struct job *j, const Skerry__V1__ReportRequest *r)
+{
+    const double all = (double)trained_on(j) * j->spec.recipe.top, mean = all / (double)r->n_sizes;
+    bool odd = false;
+    for (size_t i = 0; i < r->n_sizes; i++)
+        odd |= r->sizes[i] == 0 ||
+               (j->spec.partition.balance > 0 &&
+                (double)r->sizes[i] > j->spec.partition.balance * mean + BALANCE_SLACK * all);
+    return odd;
+}
+
+static void hash_ref(struct hash *h, const struct blob_ref *b)
+{
+    hash_update(h, b->sha256, sizeof(b->sha256));
+    hash_update(h, &b->size, sizeof(b->size));
+}
+
+/* Has another worker to make it again? */
+static bool waits_for_another(struct coordinator *co, struct job *j, struct task *t,
+                              const Skerry__V1__ReportRequest *r,
+                              const struct blob_ref *partitioner, const struct blob_ref *assignment)
+{
+    struct agree_result made = {.sizes = r->sizes, .n_sizes = r->n_sizes, .odd = is_odd(j, r)};
+    struct hash h;
+    hash_init(&h);
+    hash_ref(&h, partitioner);
+    hash_ref(&h, assignment);
+    hash_update(&h, r->sizes, r->n_sizes * sizeof(*r->sizes));
+    hash_final(&h, made.hash);
+    return !agree_hear(co, j, t, &made);
 }
 
 static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
@@ -130,6 +173,8 @@ static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
         rc = check_sizes(j, r, err);
     if (rc < 0)
         return rc;
+    if (waits_for_another(co, j, t, r, &partitioner, &assignment))
+        return KIND_WAITS;
     gc_drop(co, &j->partitioner_before);
     gc_drop(co, &j->assignment);
     j->partitioner_before = j->partitioner;
@@ -178,6 +223,38 @@ static int take_split(struct coordinator *co, const struct job *j, const Skerry_
     return rc;
 }
 
+/* Would its partitions have more samples than CLUSTER gave them? */
+static bool exceeds(const struct job *j, const struct shard_rec *made, size_t n)
+{
+    uint64_t *samples = mem_alloc_array(j->comp.n_partitions, sizeof(*samples));
+    bool more = false;
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].generation == j->generation + 1 && !j->shards[i].holdout)
+            samples[j->shards[i].partition] += j->shards[i].samples;
+    for (size_t i = 0; i < n && !made[i].holdout; i++) {
+        samples[made[i].partition] += made[i].samples;
+        more |= samples[made[i].partition] > j->sizes[made[i].partition];
+    }
+    mem_free(samples);
+    return more;
+}
+
+static bool split_waits(struct coordinator *co, struct job *j, struct task *t,
+                        const struct shard_rec *made, size_t n)
+{
+    struct agree_result result = {.odd = exceeds(j, made, n)};
+    struct hash h;
+    hash_init(&h);
+    for (size_t i = 0; i < n; i++) {
+        hash_ref(&h, &made[i].blob);
+        hash_update(&h, &made[i].samples, sizeof(made[i].samples));
+        hash_update(&h, &made[i].tokens, sizeof(made[i].tokens));
+        hash_update(&h, &made[i].partition, sizeof(made[i].partition));
+    }
+    hash_final(&h, result.hash);
+    return !agree_hear(co, j, t, &result);
+}
+
 static int split_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -198,6 +275,8 @@ static int split_apply(struct coordinator *co, struct job *j, struct task *t,
     }
     if (rc == 0)
         rc = check_count(j, t, samples, holdout, err);
+    if (rc == 0 && split_waits(co, j, t, made, r->n_shards))
+        rc = KIND_WAITS;
     const bool room = j->n_shards + r->n_shards <= JOB_SHARDS_MAX;
     if (rc == 0 && !room) /* nobody could do better */
         job_doom(j, "its data make more than %d shards; raise data.shard_samples", JOB_SHARDS_MAX);

@@ -1,6 +1,7 @@
 #include "coordinator/rpc/assign.h"
 
 #include "common/base/log.h"
+#include "coordinator/job/agree.h"
 #include "coordinator/job/best.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/guard.h"
@@ -124,11 +125,13 @@ static struct schedule_task *candidates(struct coordinator *co)
         };
         fill_owner(co, j, t, &list[i]);
         if (t->kind == TASK_INGEST)
-            list[i].not_from = t->ingest.not_from;
+            list[i].not_from[0] = t->ingest.not_from;
         else if (t->kind == TASK_CHECK)
-            spot_check_not_for(s, t, list[i].not_for, &list[i].not_from);
-        else if (t->kind == TASK_EVAL && !best_not_for(co, t, list[i].not_for, &list[i].not_from))
-            guard_not_for(co, t, list[i].not_for, &list[i].not_from);
+            spot_check_not_for(s, t, list[i].not_for, list[i].not_from);
+        else if (t->kind == TASK_EVAL && !best_not_for(co, t, list[i].not_for, list[i].not_from))
+            guard_not_for(co, t, list[i].not_for, list[i].not_from);
+        else if (t->n_told > 0)
+            agree_not_for(co, t, list[i].not_for, list[i].not_from);
     }
     return list;
 }

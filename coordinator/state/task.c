@@ -135,8 +135,15 @@ void task_set_snapshot(struct task *t, struct snapshot *s)
     t->train.doubted_by = 0;
 }
 
+void task_forget_told(struct task *t)
+{
+    while (t->n_told > 0)
+        mem_free(t->told[--t->n_told]);
+}
+
 void task_free(struct task *t)
 {
+    task_forget_told(t);
     mem_free(t->ranges);
     if (task_has_phase(t)) {
         mem_free((void *)t->train.contributions);

@@ -150,6 +150,16 @@ struct task_score {
     bool ema, evaluate; /* evaluate: as in task_cluster */
 };
 
+#define TASK_TOLD_MAX 2
+
+/* A result that has been made once, and waits for another worker's (coordinator/job/agree.h). */
+struct task_told {
+    uint64_t worker, origin;
+    uint8_t hash[32];
+    size_t n_sizes;
+    uint64_t sizes[]; /* of the partitions, in CLUSTER's */
+};
+
 struct task_velocity {
     uint32_t version;
     bool ema;
@@ -202,6 +212,8 @@ struct task {
     uint64_t progress_gap_ms; /* the gap after which it was last judged stuck */
     char activity[129];
     float loss;
+    struct task_told *told[TASK_TOLD_MAX]; /* CLUSTER and SPLIT */
+    unsigned n_told;
     struct {
         uint64_t worker_id;
         uint64_t next; /* it has told the points of smaller steps */
@@ -281,6 +293,7 @@ static inline struct task *task_memory(const struct task *t)
     return (struct task *)t;
 }
 
+void task_forget_told(struct task *t);
 void task_free(struct task *t);
 
 #endif

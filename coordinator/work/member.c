@@ -386,8 +386,7 @@ bool member_none_fits(const struct coordinator *co, const struct task *t)
     return small;
 }
 
-/* Could the worker do t, as far as we know? */
-static bool could_do(const struct coordinator *co, const struct worker *w, const struct task *t)
+bool member_could_do(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
     const struct job *j = state_job(&co->state, t->job_id);
     return w->state == WORKER_HERE && !worker_goes(w) && w->quarantined_until_ms <= core_now(co) &&
@@ -398,7 +397,7 @@ bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struc
 {
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        if (worker_origin(w) != origin && could_do(co, w, t) &&
+        if (worker_origin(w) != origin && member_could_do(co, w, t) &&
             (!task_is_aside(t) || failure_count(&t->failed, w->id) < TASK_FAILURES_MAX))
             return true;
     }
@@ -408,7 +407,7 @@ bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struc
 bool member_another(const struct coordinator *co, uint64_t worker, const struct task *t)
 {
     for (size_t i = 0; i < co->state.n_workers; i++)
-        if (co->state.workers[i]->id != worker && could_do(co, co->state.workers[i], t))
+        if (co->state.workers[i]->id != worker && member_could_do(co, co->state.workers[i], t))
             return true;
     return false;
 }

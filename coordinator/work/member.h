@@ -33,6 +33,8 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* Whether all workers here that could do t have reported so. */
 bool member_none_fits(const struct coordinator *co, const struct task *t);
+/* Whether w is here and could do t, as far as we know. */
+bool member_could_do(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* Whether a worker is here that could do t and is not of that origin (worker_origin()).  One
  * that has failed a task aside from the training TASK_FAILURES_MAX times does not count any more.
  */

@@ -390,7 +390,8 @@ static void make_cluster(struct making *x)
     x->m.output = add_text(x, "partitioner", c->n_scores);
     x->m.assignment = add_text(x, "assignment", c->n_scores);
     for (uint32_t k = 0; k < x->t->partitions; k++)
-        x->sizes[k] = samples / x->t->partitions;
+        x->sizes[k] = samples * c->top / x->t->partitions +
+                      (k == 0 ? samples * c->top % x->t->partitions : 0);
     x->m.sizes = x->sizes;
     x->m.n_sizes = x->t->partitions;
 }

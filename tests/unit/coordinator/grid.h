@@ -175,7 +175,8 @@ static inline void grid_cluster(struct grid *g, const Skerry__V1__Task *t, struc
     x->m.output = grid_text(g, x, "partitioner", (unsigned)c->n_scores, t->partitions, 0);
     x->m.assignment = grid_text(g, x, "assignment", (unsigned)c->n_scores, t->partitions, 0);
     for (uint32_t k = 0; k < t->partitions; k++)
-        x->sizes[k] = samples / t->partitions;
+        x->sizes[k] =
+            samples * c->top / t->partitions + (k == 0 ? samples * c->top % t->partitions : 0);
     x->m.sizes = x->sizes;
     x->m.n_sizes = t->partitions;
 }

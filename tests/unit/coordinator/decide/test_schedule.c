@@ -223,7 +223,7 @@ static void test_schedule_not_for(void **state)
     struct schedule_task list[2] = {train(1, 0), train(2, 0)};
     list[0].not_for[0] = 7;
     list[0].not_for[1] = 8;
-    list[0].not_from = 5;
+    list[0].not_from[0] = 5;
     for (uint64_t worker = 7; worker <= 8; worker++) {
         pick_for(1000, worker, list, 2, &there, &d);
         assert_int_equal(d.index, 1);
@@ -235,6 +235,13 @@ static void test_schedule_not_for(void **state)
     expect_text("from there", d.reason, "is for another worker, from elsewhere");
     pick_for(1000, 9, list, 2, &there, &d);
     assert_int_equal(d.index, 0);
+    list[0].not_for[0] = list[0].not_for[1] =
+        0; /* then they are not alike to all workers, either */
+    pick_for(1000, 9, list, 2, &here, &d);
+    assert_int_equal(d.index, 1);
+    list[0].not_from[1] = 6;
+    pick_for(1000, 9, list, 2, &there, &d);
+    assert_int_equal(d.index, 1);
 }
 
 /* Who still fetches a job's version has none of its phases, and all else. */

@@ -221,13 +221,13 @@ static void test_cluster_sizes(void **state)
     } cases[] = {
         {{33, 33, 0, 0}, 3, "sizes of 3 partitions were reported, expected 4"},
         {{33, 33, 0, 0}, 5, "sizes of 5 partitions were reported, expected 4"},
-        {{33, 33, 1, 0}, 4, "have more than all 66 samples"},
-        {{67, 0, 0, 0}, 4, "have more than all 66 samples"},
-        {{UINT64_MAX, 1, 0, 0}, 4, "have more than all 66 samples"},
-        {{UINT64_MAX / 2 + 1, UINT64_MAX / 2 + 1, 0, 0}, 4, "have more than all 66 samples"},
+        {{34, 0, 16, 16}, 4, "a partition has 34 of 33 samples"},
+        {{UINT64_MAX, 1, 0, 0}, 4, "a partition has 18446744073709551615 of 33 samples"},
+        {{33, 33, 1, 0}, 4, "together have 67 samples, expected 66"},
+        {{33, 32, 0, 0}, 4, "together have 65 samples, expected 66"},
+        {{0, 0, 0, 0}, 4, "together have 0 samples, expected 66"},
         {{10, 20, 30, 6}, 4, NULL},
-        {{66, 0, 0, 0}, 4, NULL},
-        {{0, 0, 0, 0}, 4, NULL},
+        {{33, 33, 0, 0}, 4, NULL},
     };
     struct rig *r = *state;
     struct job *j = add_cut(r, dipaco);
@@ -264,6 +264,7 @@ static void test_cluster_result(void **state)
     nothing(&x);
     bring_row(&x, "balance", 1.5);
     x.m.n_sizes = 4;
+    x.sizes[1] = x.sizes[2] = 33;
     x.m.output = uploaded(r, &x, "partitioner");
     refused(r, j, t, &x, -EINVAL, "the assignment is missing");
     x.m.assignment = uploaded(r, &x, "assignment");

@@ -1,0 +1,123 @@
+#include "coordinator/job/agree.h"
+
+#include "coordinator/decide/failure.h"
+#include "coordinator/work/member.h"
+
+typedef unsigned long long ull;
+
+/* Is it one of those that made the task's result? */
+static bool has_told(const struct task *t, uint64_t worker, uint64_t origin)
+{
+    for (unsigned i = 0; i < t->n_told; i++)
+        if (t->told[i]->worker == worker || t->told[i]->origin == origin)
+            return true;
+    return false;
+}
+
+/* Is somebody here who could make it again, of another origin than those that did and `origin`? */
+static bool others_are_here(const struct coordinator *co, const struct task *t, uint64_t origin)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        const uint64_t from = worker_origin(w);
+        if (from != origin && !has_told(t, w->id, from) && member_could_do(co, w, t) &&
+            failure_count(&t->failed, w->id) < TASK_FAILURES_MAX)
+            return true;
+    }
+    return false;
+}
+
+void agree_not_for(const struct coordinator *co, const struct task *t, uint64_t ret_workers[2],
+                   uint64_t ret_from[2])
+{
+    for (unsigned i = 0; i < t->n_told && others_are_here(co, t, 0); i++) {
+        ret_workers[i] = t->told[i]->worker;
+        ret_from[i] = t->told[i]->origin;
+    }
+}
+
+static bool is_alike(const struct task_told *a, const struct agree_result *b)
+{
+    uint64_t apart = 0, all = 0;
+    if (memcmp(a->hash, b->hash, sizeof(a->hash)) == 0)
+        return true;
+    for (size_t i = 0; i < b->n_sizes && a->n_sizes == b->n_sizes; i++) {
+        apart += a->sizes[i] > b->sizes[i] ? a->sizes[i] - b->sizes[i] : b->sizes[i] - a->sizes[i];
+        all += b->sizes[i];
+    }
+    return all > 0 && (double)apart <= AGREE_APART * (double)all;
+}
+
+static void note(struct task *t, const struct worker *w, const struct agree_result *r)
+{
+    const size_t bytes = r->n_sizes * sizeof(*r->sizes);
+    struct task_told *told = mem_alloc(sizeof(*told) + bytes);
+    told->worker = w->id;
+    told->origin = worker_origin(w);
+    told->n_sizes = r->n_sizes;
+    memcpy(told->hash, r->hash, sizeof(told->hash));
+    if (bytes > 0)
+        memcpy(told->sizes, r->sizes, bytes);
+    t->told[t->n_told++] = told;
+}
+
+/* Two others agree on another result.  Another release may write other bytes. */
+static void was_wrong(struct coordinator *co, const struct task *t, uint64_t worker)
+{
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker));
+    if (w == NULL)
+        return;
+    core_say(co, t->job_id, w->id,
+             "worker %llu (%s) made another thing of %s task %llu than two others did: its result "
+             "does not count",
+             (ull)w->id, w->name, task_kind_name(t->kind), (ull)t->id);
+    w->confirmed = false;
+    if (t->kind == TASK_SPLIT && strcmp(w->version, SKERRY_VERSION) == 0)
+        member_was_wrong(co, w);
+    else
+        member_failed(co, w);
+}
+
+/* Worker w and that of told[with] agree. */
+static void decided(struct coordinator *co, struct task *t, struct worker *w, unsigned with)
+{
+    struct worker *other =
+        state_edit_worker(&co->state, state_worker(&co->state, t->told[with]->worker));
+    w->confirmed = true;
+    if (other != NULL)
+        other->confirmed = true;
+    for (unsigned i = 0; i < t->n_told; i++)
+        if (i != with)
+            was_wrong(co, t, t->told[i]->worker);
+    task_forget_told(t);
+}
+
+bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
+                const struct agree_result *result)
+{
+    struct worker *w = worker_memory(state_worker(&co->state, t->worker_id));
+    if (w == NULL || !j->spec.outer.spot_check)
+        return true;
+    const uint64_t own = worker_origin(w);
+    for (unsigned i = 0; i < t->n_told; i++)
+        if (t->told[i]->origin != own && is_alike(t->told[i], result)) {
+            decided(co, t, w, i);
+            return true;
+        }
+    if (t->n_told == 0 && (w->checked || w->confirmed) && !result->odd)
+        return true;
+    const bool others = others_are_here(co, t, own), again = has_told(t, w->id, own);
+    if (others && again)
+        return false; /* nobody else was here when it got the task */
+    if (others && t->n_told < TASK_TOLD_MAX) {
+        note(t, w, result);
+        return false;
+    }
+    if (t->n_told > again)
+        core_say(co, j->id, t->worker_id,
+                 "workers make different things of %s task %llu, and nobody knows which is right: "
+                 "that of worker %llu counts",
+                 task_kind_name(t->kind), (ull)t->id, (ull)t->worker_id);
+    task_forget_told(t);
+    return true;
+}

@@ -1,0 +1,231 @@
+/* Partitions that one worker made are made again by another one from elsewhere, and two that agree
+ * decide; a lone one goes on.  Whole coordinators (grid.h). */
+#include "coordinator/job/agree.h"
+#include "tests/unit/coordinator/grid.h"
+
+#define SPEC(outer)                                                                                \
+    "name: ddm\nseed: 3\ndata: {path: x, image_size: 16, holdout: 0.2}\n"                          \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "router: {patch: 4, dim: 32, depth: 1, heads: 2, batch: 3}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 2}\n"                                \
+    "outer: {rounds: 2, steps: 2" outer "}\neval: {every: 0}\nsample: {every: 0}\n"
+
+enum { FIRST, SECOND, THIRD };
+
+static const struct worker *worker(struct rig *r, int i)
+{
+    return state_worker(&r->co->state, r->workers[i].id);
+}
+
+static void join_from(struct rig *r, int i, const char *address)
+{
+    if (r->workers[i].id == 0)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    (void)str_copy(edit_worker(r, r->workers[i].id)->address, 64, address);
+}
+
+/* The job's first worker alone does all until the state, then the others come. */
+static void begin_at(struct grid *g, struct rig *r, const char *spec, enum job_state s, int others)
+{
+    static const char *const from[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
+    grid_begin(g, r, spec, false);
+    while (grid_job(g)->state != s)
+        (void)grid_step(g);
+    for (int i = 0; i <= others; i++)
+        join_from(r, i, from[i]);
+}
+
+static void put_all_in_one(const struct grid *g, struct grid_result *x)
+{
+    if (grid_kind(g->w->task) == TASK_CLUSTER) {
+        x->m.sizes[0] += x->m.sizes[1];
+        x->m.sizes[1] = 0;
+        x->m.output = x->m.assignment; /* other bytes, too */
+    } else {
+        x->m.shards[0]->samples += x->m.shards[1]->samples;
+        x->m.n_shards = 1;
+    }
+}
+
+static struct grid_result *does(struct grid *g, int i, enum task_kind kind, bool lies)
+{
+    static struct grid_result x;
+    g->w = &g->r->workers[i];
+    assert_int_equal(grid_kind(grid_next(g)), kind);
+    grid_result(g, g->w->task, &x);
+    if (lies)
+        put_all_in_one(g, &x);
+    return &x;
+}
+
+static void make(struct grid *g, int i, enum task_kind kind, bool lies)
+{
+    struct grid_result *x = does(g, i, kind, lies);
+    assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+    Skerry__V1__ReportReply *reply =
+        skerry__v1__report_reply__unpack(NULL, g->w->reply_len, g->w->reply);
+    assert_true(reply->accepted);
+    skerry__v1__report_reply__free_unpacked(reply, NULL);
+}
+
+static void gets_nothing(struct rig *r, int i)
+{
+    ask(r, &r->workers[i], 1);
+    assert_null(got(r, &r->workers[i]));
+}
+
+/* Both make the same: it counts, and what they make from then on counts at once. */
+static void test_honest(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
+    make(&g, FIRST, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_CLUSTERING);
+    gets_nothing(r, FIRST);
+    make(&g, SECOND, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_true(worker(r, FIRST)->confirmed && worker(r, SECOND)->confirmed);
+    const size_t n = grid_job(&g)->n_shards;
+    make(&g, FIRST, TASK_SPLIT, false);
+    assert_true(grid_job(&g)->n_shards > n);
+}
+
+/* On another device a fit differs a little. */
+static void test_other_devices(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
+    make(&g, FIRST, TASK_CLUSTER, false);
+    struct grid_result *x = does(&g, SECOND, TASK_CLUSTER, false);
+    x->m.sizes[0] -= 1;
+    x->m.sizes[1] += 1;
+    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_int_equal(grid_job(&g)->sizes[0], x->m.sizes[0]);
+}
+
+static void test_liar_fits(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
+    make(&g, FIRST, TASK_CLUSTER, true);
+    make(&g, SECOND, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_CLUSTERING);
+    gets_nothing(r, FIRST);
+    gets_nothing(r, SECOND);
+    make(&g, THIRD, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_int_equal(grid_job(&g)->sizes[0], grid_job(&g)->sizes[1]);
+    assert_int_equal(worker(r, FIRST)->failures_row, 1);
+    assert_false(worker(r, FIRST)->confirmed);
+    assert_true(worker(r, SECOND)->confirmed && worker(r, THIRD)->confirmed);
+}
+
+/* Does whatever the worker gets; false: nothing. */
+static bool does_any(struct grid *g, int i)
+{
+    ask(g->r, &g->r->workers[i], 1);
+    const Skerry__V1__Task *t = got(g->r, &g->r->workers[i]);
+    if (t != NULL) {
+        static struct grid_result x;
+        g->w = &g->r->workers[i];
+        grid_result(g, t, &x);
+        assert_int_equal(CALL(g->r, g->w, REPORT, report, &x.m), 0);
+    }
+    return t != NULL;
+}
+
+/* Bytes that are copied are the same everywhere: a lie about them is no matter of rounding. */
+static void test_liar_copies(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_SPLITTING, 2);
+    make(&g, FIRST, TASK_SPLIT, true);
+    const size_t n = grid_job(&g)->n_shards;
+    while (grid_job(&g)->state == JOB_SPLITTING)
+        if (!does_any(&g, SECOND) && !does_any(&g, THIRD))
+            fail_msg("nobody gets a task");
+    assert_int_equal(grid_job(&g)->state, JOB_RUNNING);
+    assert_int_equal(grid_job(&g)->n_shards - n, 6); /* of three groups, two each */
+    assert_true(worker(r, FIRST)->quarantined_until_ms > 0);
+    assert_int_equal(worker(r, SECOND)->quarantined_until_ms, 0);
+    assert_int_equal(worker(r, THIRD)->quarantined_until_ms, 0);
+}
+
+/* Who is not here is not waited for. */
+static void test_the_other_leaves(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
+    make(&g, FIRST, TASK_CLUSTER, false);
+    gets_nothing(r, FIRST);
+    Skerry__V1__LeaveRequest m = SKERRY__V1__LEAVE_REQUEST__INIT;
+    assert_int_equal(CALL(r, &r->workers[SECOND], LEAVE, leave, &m), 0);
+    make(&g, FIRST, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_false(worker(r, FIRST)->confirmed);
+}
+
+/* One word against another, and nobody else: the job goes on, and nobody is blamed. */
+static void test_undecided(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
+    join_from(r, THIRD, "10.0.0.2:7"); /* as the second */
+    make(&g, FIRST, TASK_CLUSTER, true);
+    make(&g, SECOND, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_int_equal(grid_job(&g)->sizes[0], grid_job(&g)->sizes[1]);
+    for (int i = FIRST; i <= THIRD; i++)
+        assert_true(worker(r, i)->failures_row == 0 && !worker(r, i)->confirmed);
+}
+
+static void test_switched_off(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(", spot_check: false"), JOB_CLUSTERING, 1);
+    make(&g, FIRST, TASK_CLUSTER, true);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+}
+
+/* Also a worker with a record has to be confirmed where its result is not what was to be expected:
+ * a partition without samples, or with more than it was given. */
+static void test_odd(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
+    edit_worker(r, r->workers[FIRST].id)->checked = true;
+    edit_worker(r, r->workers[SECOND].id)->checked = true;
+    make(&g, FIRST, TASK_CLUSTER, true);
+    assert_int_equal(grid_job(&g)->state, JOB_CLUSTERING);
+    make(&g, SECOND, TASK_CLUSTER, true); /* the data are like that */
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    const size_t n = grid_job(&g)->n_shards;
+    make(&g, FIRST, TASK_SPLIT, false); /* but these samples have others */
+    assert_int_equal(grid_job(&g)->n_shards, n);
+    make(&g, FIRST, TASK_SPLIT, true);
+    assert_true(grid_job(&g)->n_shards > n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_honest, begin, end),
+        cmocka_unit_test_setup_teardown(test_other_devices, begin, end),
+        cmocka_unit_test_setup_teardown(test_liar_fits, begin, end),
+        cmocka_unit_test_setup_teardown(test_liar_copies, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_other_leaves, begin, end),
+        cmocka_unit_test_setup_teardown(test_undecided, begin, end),
+        cmocka_unit_test_setup_teardown(test_switched_off, begin, end),
+        cmocka_unit_test_setup_teardown(test_odd, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
