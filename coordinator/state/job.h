@@ -255,10 +255,11 @@ struct job {
     bool renamed;    /* (m) and since two places contradicted one place's names of classes */
     bool shrunk;     /* (m) rows of shards and classes beyond the last go from the store */
     char *doom; /* (m) why it shall fail: flow.c ends it in the next turn; NULL: it shall not */
-    /* (m) Why a newer rule refuses the job, which was saved before; NULL: none does. */
+    /* (m) Why a newer rule refuses the job, which was saved before, or how its rows are damaged. */
     char *refused;
-    /* (m) The job cannot even be composed: it has one module without a version, its rows stay in
-     * the store unchanged, and unread_blobs are the blobs that they name. */
+    /* (m) The job cannot even be composed, or its rows contradict each other: it has one module
+     * without a version, its rows stay in the store unchanged, and unread_blobs are the blobs that
+     * they name. */
     bool unread;
     struct unread_blob {
         int role; /* enum blob_role */

@@ -42,7 +42,9 @@ void save_points_thinned(struct store *s, const struct job *j);
  * 32 paths; call it after each round of a path, of which there are `rounds` now. */
 void save_rounds_thinned(struct store *s, const struct job *j, uint32_t rounds);
 
-/* Fills an empty state.  On an invalid row it fails and names the table and the id. */
+/* Fills an empty state.  A job with an invalid row, or with rows that contradict each other,
+ * becomes unread (job.h).  On an invalid row that is of no job it fails and names the table and the
+ * id. */
 int persist_load(struct store *s, struct state *st, struct err *err);
 
 /* The job's metrics with n > after, at most limit. */

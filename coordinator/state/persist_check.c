@@ -66,12 +66,16 @@ static int check_task(const struct state *st, const struct task *t, struct err *
     return rc < 0 ? rc : check_ranges(j, t, err);
 }
 
-int persist_check(const struct state *st, struct err *err)
+int persist_check(const struct state *st, uint64_t *ret_job, struct err *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < st->n_jobs && rc == 0; i++)
+    for (size_t i = 0; i < st->n_jobs && rc == 0; i++) {
+        *ret_job = st->jobs[i]->id;
         rc = st->jobs[i]->unread ? 0 : check_job(st->jobs[i], err);
-    for (size_t i = 0; i < st->n_tasks && rc == 0; i++)
+    }
+    for (size_t i = 0; i < st->n_tasks && rc == 0; i++) {
+        *ret_job = st->tasks[i]->job_id;
         rc = check_task(st, st->tasks[i], err);
+    }
     return rc;
 }

@@ -6,7 +6,8 @@
 #include "common/base/base.h"
 #include "coordinator/state/state.h"
 
-/* -ERR_FORMAT: names what contradicts what.  Jobs that cannot be read are passed over. */
-int persist_check(const struct state *st, struct err *err);
+/* -ERR_FORMAT: names what contradicts what, and *ret_job is the job of it.  Jobs that cannot be
+ * read are passed over. */
+int persist_check(const struct state *st, uint64_t *ret_job, struct err *err);
 
 #endif

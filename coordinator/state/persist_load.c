@@ -1,20 +1,35 @@
 /* Loading: the stored rows become the state.  Jobs that the present rules refuse stay on record,
- * and keep all their rows and blobs. */
+ * and keep all their rows and blobs; so do those whose own rows are damaged. */
 #include "coordinator/state/persist.h"
 #include "coordinator/state/persist_check.h"
 #include "coordinator/state/persist_names.h"
 
 #include "common/base/base.h"
 #include "common/base/clock.h"
-#include "common/job/yaml.h"
 #include "coordinator/state/blobs.h"
-
-#include <assert.h>
 
 #define ANEW "put a copy of the database back, or begin anew with another --data-dir"
 
 /* One row; -ERR_FORMAT: it makes no sense (err may say more). */
 typedef int (*row_fn)(struct state *st, sqlite3_stmt *q, struct err *err);
+
+/* Jobs whose rows contradict each other, and how. */
+struct damaged {
+    size_t n;
+    struct {
+        uint64_t job;
+        char *why;
+    } jobs[JOBS_MAX];
+};
+
+/* How the job is damaged; NULL: it is not. */
+static const char *damage_of(const struct damaged *d, uint64_t job)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (d->jobs[i].job == job)
+            return d->jobs[i].why;
+    return NULL;
+}
 
 static uint64_t u64(sqlite3_stmt *q, int c)
 {
@@ -146,45 +161,12 @@ static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-/* A job of one module, in place of one that cannot be read. */
-#define BLANK                                                                                      \
-    "name: unread\ndata: {path: unread, image_size: 8}\nmodel: {dim: 4, depth: 1, heads: 1}\n"     \
-    "train: {batch: 1}\nouter: {rounds: 1, steps: 1}\n"
-
 static int prepare(sqlite3 *db, const char *sql, uint64_t job, sqlite3_stmt **ret, struct err *err)
 {
     if (sqlite3_prepare_v2(db, sql, -1, ret, NULL) != SQLITE_OK)
         return err_set(err, -EIO, "%.60s: %s", sql, sqlite3_errmsg(db));
     (void)sqlite3_bind_int64(*ret, 1, (int64_t)job);
     return 0;
-}
-
-/* Gives it its own name, if that can be read. */
-static void name_it(struct job *j)
-{
-    struct yaml_doc doc;
-    const struct yaml_node *name = NULL;
-    if (yaml_parse(j->yaml, strlen(j->yaml), "job.yaml", &doc, NULL) < 0)
-        return;
-    name = yaml_get(doc.root, "name");
-    if (name != NULL && name->kind == YAML_SCALAR && str_is_name(name->text, 64)) {
-        mem_free(j->spec.name);
-        j->spec.name = str_dup(name->text);
-    }
-    yaml_release(&doc);
-}
-
-static int make_unread(sqlite3 *db, struct job *j, struct err *err)
-{
-    composition_release(&j->comp);
-    job_release(&j->spec);
-    int rc = job_parse(BLANK, sizeof(BLANK) - 1, "job.yaml", &j->spec, NULL);
-    if (rc == 0)
-        rc = recipe_compose(&j->spec, &j->comp, NULL);
-    assert(rc == 0); /* the text is constant: any test that comes here checks it */
-    name_it(j);
-    j->unread = true;
-    return persist_names(db, j, err);
 }
 
 /* Does the composition have the modules, paths and replicas on record? */
@@ -218,10 +200,16 @@ static int fits(sqlite3 *db, const struct job *j, bool *ret, struct err *err)
  * refuses gets j->refused, and is otherwise as it was.  If not even its composition can be found,
  * it is also unread: one module without a version stands in for all, its rows are not loaded but
  * stay for the release that wrote them, and j->unread_blobs are the blobs that they name. */
-static int read_job(sqlite3 *db, struct job *j, struct err *err)
+static int read_job(sqlite3 *db, struct job *j, const char *damage, struct err *err)
 {
     struct err why = {0};
     bool whole = true;
+    if (damage != NULL) {
+        j->refused = str_printf("%s: put a copy of the database back, or submit the job anew (its "
+                                "files are kept)",
+                                damage);
+        return persist_unread(db, j, err);
+    }
     int refused = job_parse_saved(j->yaml, strlen(j->yaml), "job.yaml", &j->spec, &why);
     int rc = refused < 0 ? refused : recipe_compose(&j->spec, &j->comp, refused ? NULL : &why);
     if (rc == 0 && !refused)
@@ -234,7 +222,7 @@ static int read_job(sqlite3 *db, struct job *j, struct err *err)
         str_printf("%s: this release no longer accepts that; submit the job anew (%s)", why.msg,
                    rc == 0 && whole ? "what it has learned can still be exported"
                                     : "its files are kept for the release that wrote them");
-    return rc < 0 || !whole ? make_unread(db, j, err) : 0;
+    return rc < 0 || !whole ? persist_unread(db, j, err) : 0;
 }
 
 /* Only in memory: in the store the job stays as its release left it. */
@@ -282,16 +270,30 @@ static int load_quota(struct job *j, sqlite3_stmt *q, struct err *err)
     return j->quota.share > 0 ? 0 : bad_row(err, "its share");
 }
 
-static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
+/* What it names is noted even if some of it is not valid. */
+static bool load_job_blobs(struct job *j, sqlite3_stmt *q)
 {
+    bool valid = blob_ref(q, 21, &j->tokenizer);
+    valid &= blob_ref(q, 23, &j->warm_start);
+    valid &= blob_ref(q, 25, &j->partitioner);
+    valid &= blob_ref(q, 27, &j->assignment);
+    return blob_ref(q, 32, &j->partitioner_before) && valid;
+}
+
+static int load_job(struct state *st, const struct damaged *damaged, sqlite3_stmt *q,
+                    struct err *err)
+{
+    const char *damage = damage_of(damaged, u64(q, 0));
     struct job *j = state_add_job(st, u64(q, 0));
     if (j == NULL)
         return bad_row(err, "the number of jobs");
     j->yaml = str_dup(store_text(q, sqlite3_column_count(q) - 1));
     j->state = (enum job_state)u32(q, 2);
-    if (j->state <= JOB_UNSPECIFIED || j->state >= JOB_STATES)
+    const bool known = j->state > JOB_UNSPECIFIED && j->state < JOB_STATES;
+    if (!known && damage == NULL)
         return bad_row(err, "its state");
-    int rc = read_job(sqlite3_db_handle(q), j, err);
+    j->state = known ? j->state : JOB_RUNNING;
+    int rc = read_job(sqlite3_db_handle(q), j, damage, err);
     if (rc < 0)
         return rc;
     (void)str_copy(j->reason, sizeof(j->reason), store_text(q, 3));
@@ -314,9 +316,8 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     j->resharded = u32(q, 18);
     j->finishing = u32(q, 19);
     j->vocab = u32(q, 20);
-    if (!blob_ref(q, 21, &j->tokenizer) || !blob_ref(q, 23, &j->warm_start) ||
-        !blob_ref(q, 25, &j->partitioner) || !blob_ref(q, 27, &j->assignment) ||
-        !blob_ref(q, 32, &j->partitioner_before))
+    const bool valid = load_job_blobs(j, q);
+    if (!valid && damage == NULL)
         return bad_row(err, "a hash");
     if (sqlite3_column_bytes(q, 29) != 0 && !j->unread &&
         !fixed(q, 29, j->sizes, j->comp.n_partitions * sizeof(*j->sizes)))
@@ -326,7 +327,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     (void)sscanf(store_text(q, 34), "%u %u %u %u", &j->input.channels, &j->input.side,
                  &j->input.caption, &j->input.caption_tokens); /* else zeros: there was none */
     load_numbers(j, store_text(q, 35));
-    if ((rc = load_quota(j, q, err)) < 0)
+    if ((rc = load_quota(j, q, err)) < 0 && damage == NULL)
         return rc;
     j->old_shards = true; /* they are looked through once */
     if (j->unread)
@@ -727,63 +728,114 @@ static int load_row(struct state *st, sqlite3_stmt *q, struct err *err)
     return job_put_row(j, &r) ? 0 : bad_row(err, "its number");
 }
 
-/* Rows with a job column are skipped if the job is unread, except grids, which need only their own
- * fields. */
+/* Columns, or -1: a row is of the job that its column `job` names, or of that of the module that
+ * its column `module` names. */
 static const struct loading {
     const char *what, *sql;
-    row_fn fn;
-    int job; /* the job's column; -1: none, or not to be skipped */
+    row_fn fn; /* NULL: load_job() */
+    int job, module;
+    bool kept; /* also of a job that is unread */
 } loadings[] = {
-    {"counters", "SELECT * FROM counters", load_counter, -1},
-    {"tokens", "SELECT * FROM tokens ORDER BY id", load_token, -1},
-    {"workers", "SELECT * FROM workers ORDER BY id", load_worker, -1},
+    {"counters", "SELECT * FROM counters", load_counter, -1, -1},
+    {"tokens", "SELECT * FROM tokens ORDER BY id", load_token, -1, -1},
+    {"workers", "SELECT * FROM workers ORDER BY id", load_worker, -1, -1},
     /* What is said of one module comes before what is said of the others. */
-    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task, module DESC", load_verdict, -1},
-    {"jobs", "SELECT jobs.*, specs.yaml FROM jobs LEFT JOIN specs ON job=id ORDER BY id", load_job,
-     -1},
-    {"classes", "SELECT * FROM classes ORDER BY job, n", load_class, 0},
-    {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard, 0},
-    {"scores", "SELECT * FROM scores ORDER BY job, n", load_score, 0},
-    {"rows", "SELECT * FROM rows ORDER BY job, n", load_row, 0},
-    {"encoder_files", "SELECT * FROM encoder_files ORDER BY job, n", load_encoder_file, 0},
-    {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad, 0},
-    {"ledgers", "SELECT * FROM ledgers", load_ledger, 0},
-    {"modules", "SELECT * FROM modules ORDER BY id", load_module, 1},
-    {"versions", "SELECT * FROM versions ORDER BY module, version", load_version, -1},
-    {"paths", "SELECT * FROM paths", load_path, 0},
-    {"replicas", "SELECT * FROM replicas", load_replica, 0},
-    {"tasks", "SELECT * FROM tasks ORDER BY id", load_task, 1},
-    {"contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution, -1},
-    {"snapshots", "SELECT * FROM snapshots ORDER BY task, n", load_snapshot, -1},
-    {"rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round, 0},
-    {"grids", "SELECT * FROM grids ORDER BY task", load_grid, -1},
+    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task, module DESC", load_verdict, -1, -1},
+    {"jobs", "SELECT jobs.*, specs.yaml FROM jobs LEFT JOIN specs ON job=id ORDER BY id", NULL, 0,
+     -1, true},
+    {"classes", "SELECT * FROM classes ORDER BY job, n", load_class, 0, -1},
+    {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard, 0, -1},
+    {"scores", "SELECT * FROM scores ORDER BY job, n", load_score, 0, -1},
+    {"rows", "SELECT * FROM rows ORDER BY job, n", load_row, 0, -1},
+    {"encoder_files", "SELECT * FROM encoder_files ORDER BY job, n", load_encoder_file, 0, -1},
+    {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad, 0, -1},
+    {"ledgers", "SELECT * FROM ledgers", load_ledger, 0, -1},
+    {"modules", "SELECT * FROM modules ORDER BY id", load_module, 1, -1},
+    {"versions", "SELECT * FROM versions ORDER BY module, version", load_version, -1, 0},
+    {"paths", "SELECT * FROM paths", load_path, 0, -1},
+    {"replicas", "SELECT * FROM replicas", load_replica, 0, -1},
+    {"tasks", "SELECT * FROM tasks ORDER BY id", load_task, 1, -1},
+    {"contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution, -1, 2},
+    {"snapshots", "SELECT * FROM snapshots ORDER BY task, n", load_snapshot, -1, 2},
+    {"rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round, 0, -1},
+    {"grids", "SELECT * FROM grids ORDER BY task", load_grid, 1, -1, true},
 };
 
 static bool passed_over(const struct state *st, const struct loading *l, sqlite3_stmt *q)
 {
-    const struct job *j = l->job >= 0 ? state_job(st, u64(q, l->job)) : NULL;
+    const struct job *j = l->job >= 0 && !l->kept ? state_job(st, u64(q, l->job)) : NULL;
     return j != NULL && j->unread;
 }
 
-int persist_load(struct store *s, struct state *st, struct err *err)
+/* The job whose row makes no sense, or whose lost row another one names; 0: there is none. */
+static uint64_t owner_of(const struct state *st, const struct loading *l, sqlite3_stmt *q)
 {
-    for (size_t i = 0; i < sizeof(loadings) / sizeof(loadings[0]); i++) {
-        sqlite3_stmt *q = NULL;
-        int rc = store_select(s, loadings[i].sql, &q, err), step = SQLITE_DONE;
-        while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
-            rc = passed_over(st, &loadings[i], q) ? 0 : loadings[i].fn(st, q, err);
-            if (rc < 0)
-                (void)err_wrap(err, "the saved state cannot be read (" ANEW "): table %s, row %lld",
-                               loadings[i].what, (long long)sqlite3_column_int64(q, 0));
+    struct job *j = l->job >= 0 ? state_job(st, u64(q, l->job)) : NULL;
+    bool whole = true;
+    if (l->module >= 0)
+        (void)state_module(st, u64(q, l->module), &j);
+    for (size_t i = 0; l->module >= 0 && j == NULL && i < st->n_jobs; i++)
+        if (fits(sqlite3_db_handle(q), st->jobs[i], &whole, NULL) == 0 && !whole)
+            j = st->jobs[i];
+    return j != NULL ? j->id : 0;
+}
+
+/* *ret_job: whose rows are damaged; 0: more than one job's. */
+static int load_table(struct store *s, struct state *st, const struct loading *l,
+                      const struct damaged *d, uint64_t *ret_job, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = store_select(s, l->sql, &q, err), step = SQLITE_DONE;
+    while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
+        if (passed_over(st, l, q))
+            continue;
+        rc = l->fn != NULL ? l->fn(st, q, err) : load_job(st, d, q, err);
+        if (rc < 0) {
+            *ret_job = rc == -ERR_FORMAT ? owner_of(st, l, q) : 0;
+            (void)err_wrap(err, "table %s, row %lld", l->what,
+                           (long long)sqlite3_column_int64(q, 0));
+            if (*ret_job != 0 && damage_of(d, *ret_job) != NULL)
+                rc = 0; /* of a job that is set aside already */
         }
-        sqlite3_finalize(q);
-        if (rc == 0 && step != SQLITE_DONE)
-            rc = err_set(err, -EIO, "reading table %s of the saved state", loadings[i].what);
+    }
+    sqlite3_finalize(q);
+    return rc == 0 && step != SQLITE_DONE
+               ? err_set(err, -EIO, "reading table %s of the saved state", l->what)
+               : rc;
+}
+
+static int load_tables(struct store *s, struct state *st, const struct damaged *d,
+                       uint64_t *ret_job, struct err *err)
+{
+    *ret_job = 0;
+    for (size_t i = 0; i < sizeof(loadings) / sizeof(loadings[0]); i++) {
+        const int rc = load_table(s, st, &loadings[i], d, ret_job, err);
         if (rc < 0)
             return rc;
     }
-    if (persist_check(st, err) < 0)
-        return err_wrap(err, "the saved state contradicts itself (" ANEW ")");
+    return persist_check(st, ret_job, err);
+}
+
+/* What is damaged of one job says nothing of the others: that job is set aside, and all is loaded
+ * anew without it. */
+int persist_load(struct store *s, struct state *st, struct err *err)
+{
+    struct damaged *d = mem_alloc(sizeof(*d));
+    struct err why = {0};
+    uint64_t job;
+    int rc = load_tables(s, st, d, &job, &why);
+    while (rc == -ERR_FORMAT && job != 0 && damage_of(d, job) == NULL) {
+        d->jobs[d->n].job = job;
+        d->jobs[d->n++].why = str_dup(why.msg);
+        state_release(st);
+        state_init(st);
+        rc = load_tables(s, st, d, &job, &why);
+    }
+    while (d->n > 0)
+        mem_free(d->jobs[--d->n].why);
+    mem_free(d);
+    if (rc < 0)
+        return err_set(err, rc, "the saved state cannot be read (" ANEW "): %s", why.msg);
     persist_changes(NULL, st);
     return 0;
 }

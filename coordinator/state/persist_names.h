@@ -1,4 +1,4 @@
-/* The blobs named by the rows of a job that is not loaded. */
+/* A job whose rows are not loaded: what stands in its place, and the blobs that they name. */
 #ifndef COORDINATOR_PERSIST_NAMES_H
 #define COORDINATOR_PERSIST_NAMES_H
 
@@ -6,7 +6,8 @@
 
 #include "coordinator/state/job.h"
 
-/* Adds to j->unread_blobs the blobs that the release which wrote the job may need. */
-int persist_names(sqlite3 *db, struct job *j, struct err *err);
+/* Makes j such a job: one module without a version stands in for all, and j->unread_blobs are the
+ * blobs that the release which wrote the job may need. */
+int persist_unread(sqlite3 *db, struct job *j, struct err *err);
 
 #endif
