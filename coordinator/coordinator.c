@@ -193,14 +193,17 @@ static int check_new(const struct coordinator *co, const char *database, struct 
                    co->opt.store ? "" : "/blobs");
 }
 
+static int load(void *arg, struct store *s, struct err *err)
+{
+    struct coordinator *co = arg;
+    const int rc = persist_load(s, &co->state, err);
+    return rc < 0 ? rc : place_check_commit(co->opt.data_dir, co->state.commits, err);
+}
+
 static int open_database(struct coordinator *co, const char *path, struct err *err)
 {
-    int rc = store_keep_old(path, &persist_schema, err);
-    if (rc == 0)
-        rc = store_open(path, &persist_schema, &co->store, err);
-    if (rc == 0)
-        rc = persist_load(co->store, &co->state, err);
-    return rc;
+    const int rc = store_keep_old(path, &persist_schema, err);
+    return rc < 0 ? rc : store_open_if(path, &persist_schema, load, co, &co->store, err);
 }
 
 static bool is_shipped(const struct coordinator *co)
@@ -246,8 +249,8 @@ static int open_store(struct coordinator *co, struct err *err)
     if (rc == 0)
         rc = file_sync_all(co->opt.data_dir, err);
     const bool new = stat(path, &st) != 0 || st.st_size == 0;
-    if (rc == 0 && !new && (rc = open_database(co, path, err)) == 0)
-        rc = place_check_commit(co->opt.data_dir, co->state.commits, err);
+    if (rc == 0 && !new)
+        rc = open_database(co, path, err);
     const bool early = is_shipped(co);
     if (rc == 0 && early)
         rc = open_ship(co, err);

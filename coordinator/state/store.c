@@ -83,22 +83,34 @@ int store_check(struct store *s, const struct store_schema *schema, struct err *
     return known_schema(s, schema, &have, err);
 }
 
-static int migrate(struct store *s, struct err *err)
+static int end(struct store *s, int rc, struct err *err)
+{
+    if (rc == 0)
+        rc = db_run(s->db, "COMMIT", err);
+    /* Some faults have already rolled back; another rollback would then fail. */
+    if (rc < 0 && !sqlite3_get_autocommit(s->db))
+        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc;
+}
+
+/* To the newest schema, and what that makes of the rows is accepted; or nothing is changed. */
+static int migrate(struct store *s, store_accept_fn accept, void *arg, struct err *err)
 {
     int have = 0, rc = s->schema ? known_schema(s, s->schema, &have, err) : 0;
     if (rc < 0 || s->schema == NULL)
         return rc;
-    for (int i = have; i < s->schema->n_migrations; i++) {
+    rc = db_run(s->db, "BEGIN IMMEDIATE", err);
+    for (int i = have; i < s->schema->n_migrations && rc == 0; i++) {
         char note[120];
         (void)snprintf(note, sizeof(note), "INSERT INTO migrations VALUES(%d, %llu)", i + 1,
                        (unsigned long long)clock_wall_ms());
-        if ((rc = db_run(s->db, "BEGIN IMMEDIATE", err)) < 0 ||
-            (rc = db_run(s->db, s->schema->migrations[i], err)) < 0 ||
-            (rc = db_run(s->db, note, err)) < 0 || (rc = store_pause(s, err)) < 0 ||
-            (rc = db_run(s->db, "COMMIT", err)) < 0)
-            return err_wrap(err, "making schema %d of the database", i + 1);
+        if ((rc = db_run(s->db, s->schema->migrations[i], err)) < 0 ||
+            (rc = db_run(s->db, note, err)) < 0 || (rc = store_pause(s, err)) < 0)
+            (void)err_wrap(err, "making schema %d of the database", i + 1);
     }
-    return 0;
+    if (rc == 0 && accept != NULL)
+        rc = accept(arg, s, err);
+    return end(s, rc, err);
 }
 
 static int prepare_all(struct store *s, struct err *err)
@@ -130,8 +142,8 @@ static void shrink(struct store *s)
         (void)db_run(s->db, "PRAGMA incremental_vacuum(256)", NULL); /* there may be no room */
 }
 
-int store_open(const char *path, const struct store_schema *schema, struct store **ret,
-               struct err *err)
+int store_open_if(const char *path, const struct store_schema *schema, store_accept_fn accept,
+                  void *arg, struct store **ret, struct err *err)
 {
     if (sqlite3_threadsafe() == 0)
         return err_set(err, -ERR_UNIMPLEMENTED,
@@ -145,7 +157,7 @@ int store_open(const char *path, const struct store_schema *schema, struct store
     list_init(&s->group.list);
     list_init(&s->later.list);
     int rc = db_open(path, &s->db, err);
-    if (rc < 0 || (rc = migrate(s, err)) < 0 || (rc = prepare_all(s, err)) < 0 ||
+    if (rc < 0 || (rc = migrate(s, accept, arg, err)) < 0 || (rc = prepare_all(s, err)) < 0 ||
         (rc = db_open_reader(path, &s->reader, err)) < 0 || (rc = find_files(s, path, err)) < 0) {
         store_close(s);
         return err_wrap(err, "%s", path);
@@ -154,6 +166,12 @@ int store_open(const char *path, const struct store_schema *schema, struct store
         db_renew(s->db);
     *ret = s;
     return 0;
+}
+
+int store_open(const char *path, const struct store_schema *schema, struct store **ret,
+               struct err *err)
+{
+    return store_open_if(path, schema, NULL, NULL, ret, err);
 }
 
 static char *old_path(const char *path, int schema)
@@ -686,16 +704,6 @@ static int take_rows(struct store *s, struct reading *r, struct err *err)
 }
 
 /* ---- transactions ---- */
-
-static int end(struct store *s, int rc, struct err *err)
-{
-    if (rc == 0)
-        rc = db_run(s->db, "COMMIT", err);
-    /* Some faults have already rolled back; another rollback would then fail. */
-    if (rc < 0 && !sqlite3_get_autocommit(s->db))
-        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
-    return rc;
-}
 
 int store_replay(struct store *s, const void *rows, size_t len, const struct store_noted *noted,
                  struct err *err)

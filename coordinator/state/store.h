@@ -58,6 +58,10 @@ int store_keep_old(const char *path, const struct store_schema *schema, struct e
 /* Keeps schema until close; NULL: no migration, for store_replay(). */
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err);
+/* The same if what the migrated database has is accepted; if not, the file keeps its schema. */
+typedef int (*store_accept_fn)(void *arg, struct store *s, struct err *err);
+int store_open_if(const char *path, const struct store_schema *schema, store_accept_fn accept,
+                  void *arg, struct store **ret, struct err *err);
 /* -ERR_VERSION: the database is of a newer release than this schema. */
 int store_check(struct store *s, const struct store_schema *schema, struct err *err);
 /* Rows not committed are lost: commit first. */

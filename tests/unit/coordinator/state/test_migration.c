@@ -1,4 +1,5 @@
-/* A database of the first release, from before partitions and texts, comes up. */
+/* A database of the first release, from before partitions and texts, comes up; or it is refused,
+ * and stays as it is for that release. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,9 @@
 
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/net/loop.h"
+#include "coordinator/coordinator.h"
 #include "coordinator/state/persist.h"
 
 static char dir[64], path[96];
@@ -189,6 +193,50 @@ static void test_old_one_is_kept(void **state)
     assert_true(!is_kept(1) && is_kept(2));
 }
 
+static void run(const char *sql)
+{
+    sqlite3 *db = NULL;
+    char *why = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, &why) != SQLITE_OK)
+        fail_msg("%s: %s", sql, why);
+    sqlite3_close(db);
+}
+
+static void is_refused(const char *says)
+{
+    const struct coordinator_options o = {
+        .data_dir = dir, .listen = "127.0.0.1", .plain_http = true, .outer_threads = 1};
+    struct loop *loop = NULL;
+    struct coordinator *co = NULL;
+    struct store *s = NULL;
+    struct err err = {0};
+    const struct store_schema old = {persist_schema.migrations, 1, NULL, 0};
+    assert_int_equal(loop_new(&loop, &err), 0);
+    assert_int_equal(coordinator_open(loop, &o, &co, &err), -ERR_FORMAT);
+    if (strstr(err.msg, says) == NULL)
+        fail_msg("'%s' does not say '%s'", err.msg, says);
+    loop_free(loop);
+    if (store_open(path, &old, &s, &err) < 0)
+        fail_msg("%s", err.msg);
+    store_close(s);
+}
+
+/* A start that is refused has not migrated: the older release can still open the database. */
+static void test_refused(void **state)
+{
+    struct err err = {0};
+    char *newest = file_join(dir, "newest-commit");
+    (void)snprintf(path, sizeof(path), "%s/coordinator.db", dir);
+    make_old();
+    run("UPDATE workers SET state=99");
+    is_refused("table workers, row 3: its state");
+    run("UPDATE workers SET state=2");
+    assert_int_equal(file_write_atomic(newest, "5\n", 2, 0600, &err), 0);
+    is_refused("is older than it was");
+    mem_free(newest);
+}
+
 static int begin(void **state)
 {
     (void)snprintf(dir, sizeof(dir), "/tmp/skerry-migration.XXXXXX");
@@ -207,6 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_first_release, begin, end),
         cmocka_unit_test_setup_teardown(test_old_one_is_kept, begin, end),
+        cmocka_unit_test_setup_teardown(test_refused, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
