@@ -29,6 +29,7 @@ struct token_rec {
     uint32_t uses, uses_max, workers_max; /* of a worker's token; max 0: unlimited */
     uint32_t jobs_max;                    /* jobs at once, of an operator's token; 0: unlimited */
     double budget;                        /* dollars for all its jobs; 0: unlimited */
+    double spent;                         /* on those that were removed */
     bool edited, told;                    /* (m) its row must be queued; its end was acted upon */
 };
 

@@ -195,10 +195,13 @@ static const char schema_17[] = "ALTER TABLE jobs ADD COLUMN steps_skipped INTEG
 /* Dollars, and no longer the bytes that neighbours sent, which cost nothing. */
 static const char schema_18[] = "ALTER TABLE jobs ADD COLUMN cost_egress REAL;";
 
+/* Of a token's removed jobs. */
+static const char schema_19[] = "ALTER TABLE tokens ADD COLUMN spent REAL;";
+
 static const char *const migrations[] = {schema_1,  schema_2,  schema_3,  schema_4,  schema_5,
                                          schema_6,  schema_7,  schema_8,  schema_9,  schema_10,
                                          schema_11, schema_12, schema_13, schema_14, schema_15,
-                                         schema_16, schema_17, schema_18};
+                                         schema_16, schema_17, schema_18, schema_19};
 
 enum statement {
     PUT_COUNTER,
@@ -246,7 +249,7 @@ enum statement {
 
 static const char *const statements[STATEMENTS] = {
     [PUT_COUNTER] = "INSERT OR REPLACE INTO counters VALUES(?,?)",
-    [PUT_TOKEN] = "INSERT OR REPLACE INTO tokens VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_TOKEN] = "INSERT OR REPLACE INTO tokens VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TOKEN] = "DELETE FROM tokens WHERE id=?",
     [PUT_WORKER] =
         "INSERT OR REPLACE INTO workers(id, identity, instance, name, device, version, address,"
@@ -372,10 +375,10 @@ void persist_spent(struct store *s, const struct state *st)
 static void put_token(struct store *s, struct token_rec *t)
 {
     if (t->edited)
-        store_put(s, PUT_TOKEN, "itibiiiiiiid", I(t->id), t->name, I(t->role), t->verifier,
+        store_put(s, PUT_TOKEN, "itibiiiiiiidd", I(t->id), t->name, I(t->role), t->verifier,
                   sizeof(t->verifier), I(t->made_unix_ms), I(t->ends_unix_ms),
                   I(t->revoked_unix_ms), I(t->uses), I(t->uses_max), I(t->workers_max),
-                  I(t->jobs_max), t->budget);
+                  I(t->jobs_max), t->budget, t->spent);
     t->edited = false;
 }
 

@@ -110,6 +110,7 @@ static int load_token(struct state *st, sqlite3_stmt *q, struct err *err)
     t->workers_max = u32(q, 9);
     t->jobs_max = u32(q, 10);
     t->budget = sqlite3_column_double(q, 11);
+    t->spent = sqlite3_column_double(q, 12);
     return 0;
 }
 

@@ -135,10 +135,8 @@ void cost_forget(struct coordinator *co, const struct job *j)
 {
     const struct token_rec *t = access_token(&co->state, j->token_id);
     const double cost = j->cost.work + j->cost.waiting;
-    if (t == NULL || t->budget <= 0 || cost <= 0)
-        return;
-    struct token_rec *edit = access_edit(&co->state, t->id);
-    edit->budget = fmax(edit->budget - cost, COST_BUDGET_LEAST);
+    if (t != NULL && cost > 0)
+        access_edit(&co->state, t->id)->spent += cost;
 }
 
 void cost_of(const struct coordinator *co, const struct job *j, struct cost *ret)

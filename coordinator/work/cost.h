@@ -14,7 +14,7 @@
 #include "coordinator/state/core.h"
 
 #define COST_PRICE_MAX 1e6     /* dollars an hour */
-#define COST_BUDGET_LEAST 1e-9 /* of a token whose budget is spent: 0 would be no bound */
+#define COST_BUDGET_LEAST 1e-9 /* to which older releases lowered a budget that was spent */
 
 /* The worker has joined and costs `price` an hour from now on; called before it is WORKER_HERE.
  * again: it is the process that we know.  An invalid price counts as none. */
@@ -43,7 +43,7 @@ struct cost {
 
 /* Looks at all workers. */
 void cost_of(const struct coordinator *co, const struct job *j, struct cost *ret);
-/* The job is to be removed: from now on its token's budget has to do for the others alone. */
+/* The job is to be removed: what it has cost stays spent of its token's budget. */
 void cost_forget(struct coordinator *co, const struct job *j);
 
 #endif

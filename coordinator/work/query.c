@@ -210,7 +210,8 @@ uint32_t query_barrier(const struct job *j)
 
 double query_token_cost(const struct state *s, uint64_t token)
 {
-    double sum = 0;
+    const struct token_rec *t = access_token(s, token);
+    double sum = t != NULL ? t->spent : 0;
     for (size_t i = 0; i < s->n_jobs; i++)
         if (s->jobs[i]->token_id == token)
             sum += s->jobs[i]->cost.work + s->jobs[i]->cost.waiting;

@@ -64,7 +64,7 @@ uint32_t query_barrier(const struct job *j);
  * do the tasks. */
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX]);
 
-/* What the leases and the waiting of all jobs of a token have cost, as recorded in the jobs. */
+/* What the leases and the waiting of all jobs of a token have cost, removed ones, too. */
 double query_token_cost(const struct state *s, uint64_t token);
 
 /* Why the job's tasks are withheld, as a phrase for a task: the job is paused, or its budget or

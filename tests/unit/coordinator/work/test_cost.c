@@ -216,13 +216,33 @@ static void of_a_token(void **state)
     near(j->cost.waiting, 1);
     assert_int_equal(tokens_adjust(co, spot, 0, &joins, &t, &err), 0);
     assert_int_equal(t->uses_max, 5);
-    cost_forget(co, j); /* what a removed job has cost stays spent */
-    near(access_token(&co->state, id)->budget, 97);
-    j->cost.work = 1e6;
+}
+
+/* What a removed job has cost stays spent, whatever the bound is, or becomes later. */
+static void removed(void **state)
+{
+    struct coordinator *co = *state;
+    static const uint8_t secret[KEYS_SECRET_BYTES] = {1};
+    const uint64_t id = access_add(&co->state, 0, TOKEN_ROLE_OPERATOR, secret)->id;
+    const struct token_bounds bounded = {NAN, NAN, NAN, 5, NAN};
+    const struct token_rec *t = NULL;
+    struct err err = {0};
+    struct job *j = add_job(co);
+    j->token_id = id;
+    j->cost.work = 2;
+    j->cost.waiting = 1;
+    cost_forget(co, j); /* it has no bound */
+    assert_true(access_token(&co->state, id)->edited);
+    j->cost.work = j->cost.waiting = 0; /* it is another one now */
+    near(query_token_cost(&co->state, id), 3);
+    assert_int_equal(tokens_adjust(co, id, 0, &bounded, &t, &err), 0);
+    assert_null(query_withheld(&co->state, j));
+    j->cost.work = 4;
     cost_forget(co, j);
-    assert_true(access_token(&co->state, id)->budget > 0); /* 0 would be no bound */
-    memset(&j->cost, 0, sizeof(j->cost));
-    assert_non_null(query_withheld(&co->state, j)); /* nor does another job begin on it */
+    near(access_token(&co->state, id)->budget, 5);
+    j->cost.work = 0;
+    near(query_token_cost(&co->state, id), 7);
+    assert_non_null(query_withheld(&co->state, j));
 }
 
 static void prices(void **state)
@@ -341,6 +361,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(spent, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(paused, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(of_a_token, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(removed, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(at_the_price_of_the_time, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
