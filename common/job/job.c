@@ -119,7 +119,7 @@ char *job_name_rule(const char *name, char out[JOB_NAME_RULE_MAX])
     char near[JOB_NAME_MAX + 1];
     near_name(name, near);
     (void)snprintf(out, JOB_NAME_RULE_MAX,
-                   "expected 1 to %d of A-Z a-z 0-9 . _ -, starting with a letter or digit%s%s%s",
+                   "expected 1 to %d of A-Z a-z 0-9 . _ -, not starting with . or -%s%s%s",
                    JOB_NAME_MAX, *near ? "; did you mean '" : "", near, *near ? "'?" : "");
     return out;
 }

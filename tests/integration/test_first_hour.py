@@ -253,8 +253,8 @@ def test_new_says_what_is_wrong(tmp_path):
     for args, status, words in (
             (("a",), 2, "--images DIR, --text FILE, --captions DIR"),
             (("a", "--images", "x", "--text", "y"), 2, "expected one of"),
-            (("a/b c", "--images", "x"), 2, "not a name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit; did you mean 'b-c'?"),
-            (("été", "--images", "x"), 2, "starting with a letter or digit\n"),
+            (("a/b c", "--images", "x"), 2, "not a name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -, not starting with . or -; did you mean 'b-c'?"),
+            (("été", "--images", "x"), 2, "not starting with . or -\n"),
             (("a", "--captions", "x"), 2, "--encoders"),
             (("a", "--images", "x", "--encoders", "y"), 2, "--encoders is for --captions"),
             (("a", "--images", "nowhere"), 4, "--images: there is no dataset at nowhere")):

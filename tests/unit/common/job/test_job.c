@@ -54,7 +54,7 @@ static void fills_the_defaults(void **state)
 static void reads_every_kind(void **state)
 {
     struct job_spec s;
-    OK(parse("name: x\nseed: 18446744073709551615\n"
+    OK(parse("name: _x\nseed: 18446744073709551615\n"
              "data: {url: [\"http://a/b.tar\", https://c/d.tar], image_size: 64, flip: yes}\n"
              "model: {preset: DiT-XL/4, mlp_ratio: 2.5, label_dropout: 0}\n"
              "train: {batch: 32, accumulate: 4, lr: 3e-4, schedule: decay, precision: f32,\n"
@@ -187,6 +187,8 @@ static const struct {
      "eval: {every: 1}",
      "recipe.early_stop keeps the best of the rounds"},
     {"name: ../evil", "name is '../evil'"},
+    {"name: -x", "'-x', expected 1 to 64 of A-Z a-z 0-9 . _ -, not starting with . or -; did you "
+                 "mean 'x'?"},
     {"recipe: {replicas: 0}",
      "recipe.replicas is '0', expected auto or a whole number from 1 to 256"},
     {"recipe: {name: \"a b\"}", "recipe.name is 'a b'"},
