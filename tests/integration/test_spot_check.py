@@ -4,6 +4,7 @@ import re
 
 from common import wait_until
 from swarm import swarm  # noqa: F401  (fixture)
+from test_ddm import write as write_experts
 
 ALIKE = r"the phase of worker (\d+), task \d+, is confirmed by worker (\d+) \((.*) apart\)"
 
@@ -26,3 +27,15 @@ def test_honest_workers_agree(swarm):
     checks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"].upper() == "CHECK"]
     assert [t["state"] for t in checks] == ["done"], checks
     assert "is not confirmed" not in swarm.log("coordinatord")
+
+
+def test_honest_workers_make_the_same_partitions(swarm, tmp_path):
+    """What one fits is made again by the other, before anything is copied for it: nobody makes another thing of it."""
+    swarm.worker("one")
+    swarm.worker_token = swarm.skerry("tokens", "--new", "worker").stdout.strip()
+    swarm.worker("other")
+    swarm.joined("one", "other")
+    swarm.wait_job(swarm.submit(write_experts(tmp_path)), "done")
+    log = swarm.log("coordinatord")
+    assert re.search(r"CLUSTER task \d+ of job \d+ leased worker=\d+ attempt=2", log), "it was not made again"
+    assert not re.search("make different things|made another thing|quarantine", log)
