@@ -7,11 +7,20 @@
 #define ARITH_OWN_E3M0
 #define ARITH_OWN_ENCODE
 #define ARITH_OWN_DECODE
+#define ARITH_OWN_STEP
 #include "common/outer/arith_impl.h"
+
+/* Asks for the lines behind n bytes at x, of which the next call will read as many.  Reading ahead,
+ * as processors do by themselves, ends at each page, and a strip of floats is a page. */
+static inline void fetch_next(const void *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        _mm_prefetch((const char *)x + n + i, _MM_HINT_T0);
+}
 
 /* 16 bytes hold 32 elements: even ones in the low nibbles, odd ones in the high. */
 #define GROUP 32
-#define WHOLE 64 /* elements of two groups: four vectors of sums of either kind */
+#define WHOLE 64
 
 /* The values of the codes 0..7 times w s, as doubles cut into halves: a look-up of 32-bit
  * lanes reads the low three bits of a code.  The fourth is the sign: it is shifted to the top with
@@ -74,94 +83,238 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const st
         store_sixteen(even[j], odd[j], acc + i + 16 * j);
 }
 
-/* The value of the lowest bit of x; x is positive and normal, far from both ends. */
-static inline double lowest_bit(double x)
+/* ---- sums in whole units ----
+ *
+ * If a block's inputs have a unit of which all their values are multiples, and the magnitudes add
+ * up to less than 2^31 units, then no addition of doubles rounds, and sums of 32-bit integers have
+ * the same bits.  An input's least value is then a whole number below 2^24 of units: four digits of
+ * six bits.  A code means +-2^0 to 2^6 of it, which is a byte.  One instruction multiplies the
+ * bytes of two inputs by a digit of either and adds the two; the sums of four pairs, of which none
+ * is above 4 * 2 * 63 * 64, fit in 16 bits. */
+#define DIGITS 4
+#define PAIRS 4
+#define FOURS (ARITH_INPUTS_MAX / 4)
+
+struct whole {
+    double unit;                                  /* 0: there is none */
+    uint32_t digit[ARITH_INPUTS_MAX / 2][DIGITS]; /* of two inputs, byte by byte, twice */
+};
+
+/* Weights times scales of inputs c to c + 3; zeros behind the last. */
+static inline __m256d four_weights(const struct arith_inputs *in, size_t c, size_t block)
 {
-    uint64_t u;
-    memcpy(&u, &x, sizeof u);
-    u = ((u >> 52) - 52 + (uint64_t)__builtin_ctzll(u | 1ull << 52)) << 52;
-    memcpy(&x, &u, sizeof x);
-    return x;
+    const size_t n = in->k - c;
+    const uint64_t a = in->scales[c][block], b = n > 1 ? in->scales[c + 1][block] : 0;
+    const uint64_t d = n > 2 ? in->scales[c + 2][block] : 0;
+    const uint64_t e = n > 3 ? in->scales[c + 3][block] : 0;
+    const __m128i bits = _mm_cvtsi64_si128((int64_t)(a | b << 16 | d << 32 | e << 48));
+    const __m128 scales = _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
+    const __m256i there =
+        _mm256_cmpgt_epi64(_mm256_set1_epi64x((int64_t)n), _mm256_setr_epi64x(0, 1, 2, 3));
+    return _mm256_mul_pd(_mm256_maskload_pd(in->weight + c, there), _mm256_cvtps_pd(scales));
 }
 
-/* A unit of which all values of a block's inputs (ws: their weights times scales) are multiples,
- * if the magnitudes add up to less than 2^31 units: then no addition of doubles rounds, and sums of
- * 32-bit integers have the same bits.  Else 0. */
-static inline double e3m0_unit(size_t k, const double *ws)
+/* The values of the lowest bits of x; all are positive and normal, far from both ends. */
+static inline __m256d lowest_bits(__m256d x)
 {
-    double all = 0.0, least = 0x1p900;
-    for (size_t c = 0; c < k; c++) {
-        if (ws[c] == 0.0)
-            continue;
-        if (!(ws[c] > 0x1p-900 && ws[c] < 0x1p900))
-            return 0.0;
-        const double bit = lowest_bit(ws[c]);
-        least = bit < least ? bit : least;
-        all += ws[c];
+    const __m256i u = _mm256_castpd_si256(x), one = _mm256_set1_epi64x(1);
+    const __m256i mantissa = _mm256_and_si256(u, _mm256_set1_epi64x((1ll << 52) - 1));
+    const __m256d power = _mm256_castsi256_pd(_mm256_cmpeq_epi64(mantissa, _mm256_setzero_si256()));
+    const __m256d without = _mm256_castsi256_pd(_mm256_and_si256(u, _mm256_sub_epi64(u, one)));
+    return _mm256_sub_pd(x, _mm256_andnot_pd(power, without));
+}
+
+/* The least and the sum of four numbers. */
+static inline double least_of(__m256d x)
+{
+    const __m128d two = _mm_min_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_min_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+static inline double sum_of(__m256d x)
+{
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+/* The unit of ws[n], inputs' weights times their scales. */
+static inline double e3m0_unit(size_t n, const __m256d *ws)
+{
+    const __m256d zero = _mm256_setzero_pd();
+    __m256d all = zero, most = zero, least = _mm256_set1_pd(0x1p900), odd = zero;
+    for (size_t c = 0; c < n; c++) {
+        const __m256d x = ws[c], none = _mm256_cmp_pd(x, zero, _CMP_EQ_OQ);
+        const __m256d low = _mm256_cmp_pd(x, _mm256_set1_pd(0x1p-900), _CMP_NGT_UQ);
+        const __m256d high = _mm256_cmp_pd(x, _mm256_set1_pd(0x1p900), _CMP_NLT_UQ);
+        odd = _mm256_or_pd(odd, _mm256_andnot_pd(none, _mm256_or_pd(low, high)));
+        least = _mm256_min_pd(least, _mm256_blendv_pd(lowest_bits(x), least, none));
+        most = _mm256_max_pd(most, x);
+        all = _mm256_add_pd(all, x);
     }
-    return all < least * 0x1p25 ? least * 0x1p-6 : 0.0; /* the least value is ws / 64 */
+    const double bit = least_of(least);
+    const __m256d large = _mm256_cmp_pd(most, _mm256_set1_pd(bit * 0x1p24), _CMP_NLT_UQ);
+    const bool exact = sum_of(all) < bit * 0x1p25 && !_mm256_movemask_pd(_mm256_or_pd(odd, large));
+    return exact ? bit * 0x1p-6 : 0.0; /* the least value is ws / 64 */
 }
 
-/* The same in whole units (e3m0_unit): table has the values of the codes 0..7.  Code 8 is a
- * negative zero, so 0. */
-static inline void accumulate_whole_group(const struct arith_inputs *in, const __m256i *table,
-                                          double unit, size_t i, double *acc)
+static inline void whole_init(struct whole *w, size_t n, const __m256d *ws)
 {
-    __m256i even[WHOLE / 16], odd[WHOLE / 16];
-    for (int j = 0; j < WHOLE / 16; j++)
-        even[j] = odd[j] = _mm256_setzero_si256();
-    for (size_t c = 0; c < in->k; c++) {
-        const uint8_t *p = (const uint8_t *)in->payload[c] + i / 2;
-        const __m256i values = table[c];
-        for (int j = 0; j < WHOLE / 16; j++) {
-            const __m256i t = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8 * j)));
-            const __m256i low = _mm256_permutevar8x32_epi32(values, t);
-            const __m256i high = _mm256_permutevar8x32_epi32(values, _mm256_srli_epi32(t, 4));
-            even[j] = _mm256_add_epi32(even[j], _mm256_sign_epi32(low, _mm256_slli_epi32(t, 28)));
-            odd[j] = _mm256_add_epi32(odd[j], _mm256_sign_epi32(high, _mm256_slli_epi32(t, 24)));
+    w->unit = e3m0_unit(n, ws);
+    const __m256d per = _mm256_set1_pd(w->unit > 0.0 ? 0x1p-6 / w->unit : 0.0);
+    const __m128i mask = _mm_set1_epi32(63);
+    for (size_t c = 0; c < n; c++) {
+        const __m128i units = _mm256_cvtpd_epi32(_mm256_mul_pd(ws[c], per));
+        __m128i digit[DIGITS];
+        for (int d = 0; d < DIGITS; d++) {
+            const __m128i six = _mm_and_si128(_mm_srli_epi32(units, 6 * d), mask);
+            const __m128i two = _mm_or_si128(six, _mm_srli_epi64(six, 24));
+            digit[d] = _mm_or_si128(two, _mm_slli_epi32(two, 16));
+        }
+        const __m128i a = _mm_unpacklo_epi32(digit[0], digit[1]);
+        const __m128i b = _mm_unpacklo_epi32(digit[2], digit[3]);
+        const __m128i e = _mm_unpackhi_epi32(digit[0], digit[1]);
+        const __m128i f = _mm_unpackhi_epi32(digit[2], digit[3]);
+        _mm_storeu_si128((__m128i *)(void *)w->digit[2 * c], _mm_unpacklo_epi64(a, b));
+        _mm_storeu_si128((__m128i *)(void *)w->digit[2 * c + 1], _mm_unpacklo_epi64(e, f));
+    }
+}
+
+/* A block of eight inputs at most.  Rows have 16 elements each: four in turn have the even elements
+ * 0 to 14 and 32 to 46, those 16 to 30 and 48 to 62, and the odd ones behind either. */
+#define ROWS (CODEC_BLOCK / 16)
+
+struct rows {
+    __m256i value[ROWS][PAIRS];  /* bytes of two inputs */
+    __m256i digit[DIGITS][ROWS]; /* 16-bit sums */
+    __m256i sum[2 * ROWS];       /* 32-bit sums of eight elements each: four of either half of 64 */
+};
+
+/* The values of the codes in the low halves of bytes, in units of the least.  Code 8 is a negative
+ * zero, so 0. */
+static inline __m256i whole_values(__m256i bytes)
+{
+    const __m128i values =
+        _mm_setr_epi8(0, 1, 2, 4, 8, 16, 32, 64, 0, -1, -2, -4, -8, -16, -32, -64);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values),
+                               _mm256_and_si256(bytes, _mm256_set1_epi8(15)));
+}
+
+/* The values of the blocks at a and b, which become pair p. */
+static inline void rows_read(struct rows *r, const uint8_t *a, const uint8_t *b, size_t p)
+{
+    fetch_next(a, CODEC_BLOCK / 2);
+    fetch_next(b, CODEC_BLOCK / 2);
+    for (size_t i = 0; i < ROWS; i += 4, a += 32, b += 32) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)a);
+        const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)b);
+        const __m256i even_x = whole_values(x), odd_x = whole_values(_mm256_srli_epi16(x, 4));
+        const __m256i even_y = whole_values(y), odd_y = whole_values(_mm256_srli_epi16(y, 4));
+        r->value[i][p] = _mm256_unpacklo_epi8(even_x, even_y);
+        r->value[i + 1][p] = _mm256_unpackhi_epi8(even_x, even_y);
+        r->value[i + 2][p] = _mm256_unpacklo_epi8(odd_x, odd_y);
+        r->value[i + 3][p] = _mm256_unpackhi_epi8(odd_x, odd_y);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+rows_multiply(struct rows *r, const uint32_t (*digit)[DIGITS], size_t pairs)
+{
+    for (size_t d = 0; d < DIGITS; d++) {
+        __m256i two[PAIRS];
+        for (size_t p = 0; p < pairs; p++)
+            two[p] = _mm256_set1_epi32((int)digit[p][d]);
+        for (size_t i = 0; i < ROWS; i++) {
+            __m256i x = _mm256_maddubs_epi16(two[0], r->value[i][0]);
+            for (size_t p = 1; p < pairs; p++)
+                x = _mm256_add_epi16(x, _mm256_maddubs_epi16(two[p], r->value[i][p]));
+            r->digit[d][i] = x;
         }
     }
-    const __m256d u = _mm256_set1_pd(unit);
-    for (int j = 0; j < WHOLE / 16; j++) {
-        const __m256i a = _mm256_unpacklo_epi32(even[j], odd[j]);
-        const __m256i b = _mm256_unpackhi_epi32(even[j], odd[j]);
-        const __m128i four[4] = {_mm256_castsi256_si128(a), _mm256_castsi256_si128(b),
-                                 _mm256_extracti128_si256(a, 1), _mm256_extracti128_si256(b, 1)};
-        for (int f = 0; f < 4; f++)
-            _mm256_storeu_pd(acc + i + 16 * j + 4 * f,
-                             _mm256_mul_pd(_mm256_cvtepi32_pd(four[f]), u));
+}
+
+/* Puts the digits of row i together. */
+static inline void row_sum(const struct rows *r, size_t i, __m256i sum[2])
+{
+    const __m256i factors = _mm256_set1_epi32(64 << 16 | 1);
+    const __m256i x[DIGITS] = {r->digit[0][i], r->digit[1][i], r->digit[2][i], r->digit[3][i]};
+    const __m256i a = _mm256_madd_epi16(_mm256_unpacklo_epi16(x[0], x[1]), factors);
+    const __m256i b = _mm256_madd_epi16(_mm256_unpackhi_epi16(x[0], x[1]), factors);
+    const __m256i e = _mm256_madd_epi16(_mm256_unpacklo_epi16(x[2], x[3]), factors);
+    const __m256i f = _mm256_madd_epi16(_mm256_unpackhi_epi16(x[2], x[3]), factors);
+    sum[0] = _mm256_add_epi32(a, _mm256_slli_epi32(e, 12));
+    sum[1] = _mm256_add_epi32(b, _mm256_slli_epi32(f, 12));
+}
+
+static inline void rows_sum(struct rows *r, bool more)
+{
+    for (size_t i = 0; i < ROWS; i += i % 4 ? 3 : 1) { /* rows with even elements */
+        __m256i even[2], odd[2], *out = r->sum + i / 4 * 8 + i % 4 * 4;
+        row_sum(r, i, even);
+        row_sum(r, i + 2, odd);
+        for (int j = 0; j < 2; j++) {
+            const __m256i low = _mm256_unpacklo_epi32(even[j], odd[j]);
+            const __m256i high = _mm256_unpackhi_epi32(even[j], odd[j]);
+            out[2 * j] = more ? _mm256_add_epi32(out[2 * j], low) : low;
+            out[2 * j + 1] = more ? _mm256_add_epi32(out[2 * j + 1], high) : high;
+        }
     }
 }
 
-static inline __m256i whole_values(double units)
+/* From memory a conversion takes one step, from a register two. */
+static inline void rows_store(const struct rows *r, double unit, double *out)
 {
-    const __m256i lowest = _mm256_set1_epi32((int)units);
-    return _mm256_sllv_epi32(lowest, _mm256_setr_epi32(32, 0, 1, 2, 3, 4, 5, 6)); /* 32: to 0 */
+    const __m128i *four = (const void *)r->sum;
+    const __m256d u = _mm256_set1_pd(unit);
+    for (size_t i = 0; i < CODEC_BLOCK; i += WHOLE, four += WHOLE / 4)
+        for (size_t j = 0; j < WHOLE / 8; j++) {
+            const __m256d a = _mm256_cvtepi32_pd(_mm_load_si128(four + 2 * j));
+            const __m256d b = _mm256_cvtepi32_pd(_mm_load_si128(four + 2 * j + 1));
+            _mm256_storeu_pd(out + i + 4 * j, _mm256_mul_pd(a, u));
+            _mm256_storeu_pd(out + i + WHOLE / 2 + 4 * j, _mm256_mul_pd(b, u));
+        }
+}
+
+static void accumulate_whole(const struct arith_inputs *in, const struct whole *w, size_t first,
+                             double *acc)
+{
+    struct rows r;
+    for (size_t c = 0; c < in->k; c += 2 * PAIRS) {
+        size_t pairs = 0;
+        for (; pairs < PAIRS && c + 2 * pairs < in->k; pairs++) {
+            const size_t a = c + 2 * pairs, b = a + 1 < in->k ? a + 1 : a; /* whose digits are 0 */
+            rows_read(&r, (const uint8_t *)in->payload[a] + first / 2,
+                      (const uint8_t *)in->payload[b] + first / 2, pairs);
+        }
+        if (pairs == PAIRS)
+            rows_multiply(&r, &w->digit[c / 2], PAIRS);
+        else
+            rows_multiply(&r, &w->digit[c / 2], pairs);
+        rows_sum(&r, c > 0);
+    }
+    rows_store(&r, w->unit, acc + first);
 }
 
 static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
-    double ws[ARITH_INPUTS_MAX];
+    __m256d ws[FOURS];
     union {
         struct values of[ARITH_INPUTS_MAX];
-        __m256i whole[ARITH_INPUTS_MAX];
+        struct whole whole;
     } values;
     (void)theta;
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
         size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
+        for (size_t c = 0; c < in->k; c += 4)
+            ws[c / 4] = four_weights(in, c, block);
+        whole_init(&values.whole, (in->k + 3) / 4, ws);
+        if (in->k > 0 && values.whole.unit > 0.0 && end - b == CODEC_BLOCK) {
+            accumulate_whole(in, &values.whole, b, acc);
+            continue;
+        }
         for (size_t c = 0; c < in->k; c++)
-            ws[c] = e3m0_weight(in, c, block);
-        const double unit = e3m0_unit(in->k, ws);
-        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* units of the least value */
-        for (size_t c = 0; c < in->k; c++)
-            if (unit > 0.0)
-                values.whole[c] = whole_values(ws[c] * per);
-            else
-                values.of[c] = values_of(ws[c]);
-        for (; unit > 0.0 && i + WHOLE <= end; i += WHOLE)
-            accumulate_whole_group(in, values.whole, unit, i, acc);
-        for (; unit == 0.0 && i + GROUP <= end; i += GROUP)
+            values.of[c] = values_of(e3m0_weight(in, c, block));
+        for (; i + GROUP <= end; i += GROUP)
             accumulate_e3m0_group(in, values.of, i, acc);
         accumulate_e3m0_block(in, block, i, end, acc);
     }
@@ -231,6 +384,122 @@ static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float
                                               _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
         _mm256_storeu_ps(x + i, _mm256_mul_ps(scale, value));
     }
+    return i;
+}
+
+/* ---- the step ----
+ *
+ * A conversion of four floats in memory to doubles takes one step, that of floats in a register
+ * two, and compilers begin with registers of eight. */
+
+static inline __m256d doubles_at(const float *x)
+{
+    return _mm256_cvtps_pd(_mm_loadu_ps(x));
+}
+
+/* In three passes: the steps of one pass depend on each other, and a processor looks ahead as far
+ * as a few elements only. */
+static inline size_t nesterov_own(size_t n, const struct arith_nesterov *p,
+                                  const struct quotient *q, const double *acc, const float *theta,
+                                  float *mom, float *target, float *diff)
+{
+    const __m256d mu = _mm256_set1_pd(p->mu), lr = _mm256_set1_pd(p->lr);
+    const __m256d scale = _mm256_set1_pd(p->scale);
+    const __m256d high = _mm256_set1_pd(q->high), low = _mm256_set1_pd(q->low);
+    double delta[CODEC_BLOCK];
+    size_t i = 0;
+    while (n - i >= 8) {
+        const size_t m = n - i < CODEC_BLOCK ? (n - i) / 8 * 8 : CODEC_BLOCK;
+        fetch_next(mom + i, m * sizeof *mom);
+        for (size_t j = 0; j < m; j += 4) {
+            const __m256d a = _mm256_loadu_pd(acc + i + j);
+            const __m256d mean = _mm256_fmadd_pd(a, high, _mm256_mul_pd(a, low));
+            const __m256d d = _mm256_mul_pd(mean, scale);
+            const __m256d v = _mm256_add_pd(_mm256_mul_pd(mu, doubles_at(mom + i + j)), d);
+            _mm256_storeu_pd(delta + j, d);
+            _mm_storeu_ps(mom + i + j, _mm256_cvtpd_ps(v));
+        }
+        fetch_next(target + i, m * sizeof *target);
+        for (size_t j = 0; j < m; j += 4) {
+            const __m256d d = _mm256_loadu_pd(delta + j), t = doubles_at(target + i + j);
+            const __m256d step = _mm256_add_pd(d, _mm256_mul_pd(mu, doubles_at(mom + i + j)));
+            const __m256d to = _mm256_sub_pd(t, _mm256_mul_pd(lr, step));
+            _mm_storeu_ps(target + i + j, _mm256_cvtpd_ps(to));
+        }
+        fetch_next(theta + i, m * sizeof *theta);
+        for (size_t j = i; j < i + m; j += 8)
+            _mm256_storeu_ps(
+                diff + j, _mm256_sub_ps(_mm256_loadu_ps(target + j), _mm256_loadu_ps(theta + j)));
+        i += m;
+    }
+    return i;
+}
+
+/* Adds the squares of n floats, a multiple of ARITH_LANES, to eight sums. */
+static inline void add_squares(size_t n, const float *x, const float *y, double *sum_x,
+                               double *sum_y)
+{
+    __m256d a = _mm256_loadu_pd(sum_x), b = _mm256_loadu_pd(sum_x + 4);
+    __m256d e = _mm256_loadu_pd(sum_y), f = _mm256_loadu_pd(sum_y + 4);
+    for (size_t i = 0; i < n; i += ARITH_LANES) {
+        const __m256d p = doubles_at(x + i), q = doubles_at(x + i + 4);
+        const __m256d r = doubles_at(y + i), s = doubles_at(y + i + 4);
+        a = _mm256_add_pd(a, _mm256_mul_pd(p, p));
+        b = _mm256_add_pd(b, _mm256_mul_pd(q, q));
+        e = _mm256_add_pd(e, _mm256_mul_pd(r, r));
+        f = _mm256_add_pd(f, _mm256_mul_pd(s, s));
+    }
+    _mm256_storeu_pd(sum_x, a);
+    _mm256_storeu_pd(sum_x + 4, b);
+    _mm256_storeu_pd(sum_y, e);
+    _mm256_storeu_pd(sum_y + 4, f);
+}
+
+static inline size_t settle_own(size_t n, const float *theta, const float *diff, const float *q,
+                                float *out, double *step, double *residual)
+{
+    float left[CODEC_BLOCK];
+    size_t i = 0;
+    for (; i + ARITH_LANES <= n;) {
+        size_t m = n - i < CODEC_BLOCK ? (n - i) / ARITH_LANES * ARITH_LANES : CODEC_BLOCK;
+        for (size_t j = 0; j < m; j += 8) {
+            const __m256 coded = _mm256_loadu_ps(q + i + j);
+            _mm256_storeu_ps(left + j, _mm256_sub_ps(_mm256_loadu_ps(diff + i + j), coded));
+            _mm256_storeu_ps(out + i + j, _mm256_add_ps(_mm256_loadu_ps(theta + i + j), coded));
+        }
+        for (size_t j = 0; j < ARITH_LANES; j += 8)
+            add_squares(m, q + i + j, left + j, step + j, residual + j);
+        i += m;
+    }
+    return i;
+}
+
+static inline size_t ema_own(size_t n, double d, const float *theta, float *ema)
+{
+    const __m256d old = _mm256_set1_pd(d), rest = _mm256_set1_pd(1.0 - d);
+    size_t i = 0;
+    fetch_next(ema, n * sizeof *ema);
+    for (; i + 4 <= n; i += 4) {
+        const __m256d a = _mm256_mul_pd(old, doubles_at(ema + i));
+        const __m256d b = _mm256_mul_pd(rest, doubles_at(theta + i));
+        _mm_storeu_ps(ema + i, _mm256_cvtpd_ps(_mm256_add_pd(a, b)));
+    }
+    return i;
+}
+
+static inline size_t square_own(size_t n, const double *x, double *sums)
+{
+    __m256d s[ARITH_LANES / 4];
+    size_t i = 0;
+    for (int j = 0; j < ARITH_LANES / 4; j++)
+        s[j] = _mm256_setzero_pd();
+    for (; i + ARITH_LANES <= n; i += ARITH_LANES)
+        for (int j = 0; j < ARITH_LANES / 4; j++) {
+            const __m256d a = _mm256_loadu_pd(x + i + 4 * j);
+            s[j] = _mm256_add_pd(s[j], _mm256_mul_pd(a, a));
+        }
+    for (int j = 0; j < ARITH_LANES / 4; j++)
+        _mm256_storeu_pd(sums + 4 * j, s[j]);
     return i;
 }
 

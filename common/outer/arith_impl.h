@@ -309,6 +309,19 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
 
 /* ---- the step ---- */
 
+struct quotient;
+
+#ifdef ARITH_OWN_STEP
+/* Loops written by hand do whole vectors, and return their number of elements. */
+static inline size_t nesterov_own(size_t n, const struct arith_nesterov *p,
+                                  const struct quotient *q, const double *acc, const float *theta,
+                                  float *mom, float *target, float *diff);
+static inline size_t settle_own(size_t n, const float *theta, const float *diff, const float *q,
+                                float *out, double *step, double *residual);
+static inline size_t ema_own(size_t n, double d, const float *theta, float *ema);
+static inline size_t square_own(size_t n, const double *x, double *sums);
+#endif
+
 /* acc / total: a multiplication by the reciprocal in two parts, with one rounding, gives the bits
  * of the division (Brisebarre, Muller and Raina 2004, IEEE TC 53(8)).  The value before rounding
  * has a relative error of at most 2^-105.  No quotient by a total of 50 bits is so near to the
@@ -342,7 +355,12 @@ static inline void nesterov_by(size_t n, const struct arith_nesterov *p, const s
                                float *target, float *diff)
 {
     double mu = p->mu, lr = p->lr, scale = p->scale;
-    for (size_t i = 0; i < n; i++) {
+    size_t i = 0;
+#ifdef ARITH_OWN_STEP
+    if (quick)
+        i = nesterov_own(n, p, q, acc, theta, mom, target, diff);
+#endif
+    for (; i < n; i++) {
         double delta = quotient(q, acc[i], quick) * scale;
         float v = (float)(mu * (double)mom[i] + delta);
         float t = (float)((double)target[i] - lr * (delta + mu * (double)v));
@@ -396,7 +414,11 @@ static void sub(size_t n, const float *a, const float *b, float *out)
 static void ema_update(size_t n, double d, const float *theta, float *ema)
 {
     double rest = 1.0 - d;
-    for (size_t i = 0; i < n; i++)
+    size_t i = 0;
+#ifdef ARITH_OWN_STEP
+    i = ema_own(n, d, theta, ema);
+#endif
+    for (; i < n; i++)
         ema[i] = (float)(d * (double)ema[i] + rest * (double)theta[i]);
 }
 
@@ -423,8 +445,13 @@ static double square_f32(size_t n, const float *x)
 
 static double square_f64(size_t n, const double *x)
 {
+#ifdef ARITH_OWN_STEP
+    double s[ARITH_LANES];
+    size_t i = square_own(n, x, s);
+#else
     double s[ARITH_LANES] = {0};
     size_t i = 0;
+#endif
     for (; i + ARITH_LANES <= n; i += ARITH_LANES)
         for (size_t j = 0; j < ARITH_LANES; j++)
             s[j] += x[i + j] * x[i + j];
@@ -447,8 +474,13 @@ static inline void settle_few(size_t n, const float *theta, const float *diff, c
 static void settle(size_t n, const float *theta, const float *diff, const float *q, float *out,
                    double step[ARITH_LANES], double residual[ARITH_LANES])
 {
-    double a[ARITH_LANES], b[ARITH_LANES];
     size_t i = 0;
+#ifdef ARITH_OWN_STEP
+    i = settle_own(n, theta, diff, q, out, step, residual);
+    if (i == n)
+        return;
+#endif
+    double a[ARITH_LANES], b[ARITH_LANES];
     memcpy(a, step, sizeof a);
     memcpy(b, residual, sizeof b);
     for (; i + ARITH_LANES <= n; i += ARITH_LANES)

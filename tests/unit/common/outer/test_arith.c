@@ -16,7 +16,7 @@
 
 #define N_MAX 2500
 #define GUARD 64
-#define INPUTS 11
+#define INPUTS 19
 
 static const size_t sizes[] = {1,   2,   3,   7,   8,   15,  16,  17,  63,   64,   65,   127,
                                128, 255, 256, 257, 300, 511, 512, 513, 1023, 1024, 2499, 2500};
@@ -183,8 +183,9 @@ static void test_decode_any(void **state)
     }
 }
 
-/* Sums of weights that are counts may have few bits; divided by 3 they have all. */
-static void accumulate_one(enum codec c, size_t n, double divisor, struct rng *r)
+/* Sums of weights that are counts may have few bits; divided by 3 they have all.  A heavy input has
+ * more bits than others. */
+static void accumulate_one(enum codec c, size_t n, double divisor, double heavy, struct rng *r)
 {
     struct encoded e[INPUTS];
     const void *payload[INPUTS];
@@ -198,9 +199,9 @@ static void accumulate_one(enum codec c, size_t n, double divisor, struct rng *r
         encode(arith_variant(0), c, n, x, &e[in.k]);
         payload[in.k] = e[in.k].payload;
         scales[in.k] = e[in.k].scales;
-        weight[in.k] = (double)(1 + rng_u64(r) % 5000) / divisor;
+        weight[in.k] = (double)(1 + rng_u64(r) % 5000) / divisor * (in.k == 1 ? heavy : 1);
     }
-    for (in.k = 1; in.k <= INPUTS; in.k += 5) {
+    for (in.k = 1; in.k <= INPUTS; in.k++) {
         arith_variant(0)->accumulate[c](n, &in, theta, expect);
         for (size_t v = 1; arith_variant(v); v++) {
             struct zone z;
@@ -222,7 +223,9 @@ static void test_accumulate(void **state)
     rng_init(&r, 5, 6);
     for (size_t i = 0; i < N_SIZES * CODEC_COUNT; i++)
         for (int divisor = 1; divisor <= 3; divisor += 2)
-            accumulate_one((enum codec)(i % CODEC_COUNT), sizes[i / CODEC_COUNT], divisor, &r);
+            for (int heavy = 1; heavy <= 4096; heavy *= 16)
+                accumulate_one((enum codec)(i % CODEC_COUNT), sizes[i / CODEC_COUNT], divisor,
+                               heavy, &r);
 }
 
 struct step {
