@@ -136,6 +136,7 @@ static int take_over(struct restore *r, struct err *err)
     char who[SHIP_WHO_MAX];
     int rc, passing = 0;
     ship_who(who);
+    s3_log_ahead(&r->log);
     hash_random(r->log.owner, sizeof(r->log.owner));
     do {
         rc = read_all(r, err);

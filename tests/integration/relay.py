@@ -43,6 +43,7 @@ class Relay(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer has several writes: the second one would wait 40 ms for the client's delayed acknowledgement
 
     def log_message(self, *args):
         pass

@@ -1,5 +1,6 @@
 #include "common/net/s3/log.h"
 
+#include "common/base/crew.h"
 #include "common/base/hash.h"
 
 #define MAGIC "SKERRY-LOG 1\n"
@@ -14,6 +15,12 @@ struct head {
     uint8_t owner[S3_LOG_OWNER_BYTES], before[S3_LOG_HASH_BYTES];
 };
 _Static_assert(sizeof(struct head) == HEAD_BYTES, "the format of an entry");
+
+/* Entries that were read ahead. */
+struct s3_log_held {
+    uint64_t first;               /* the number of the first; 0: none were read */
+    struct buf entries[CREW_MAX]; /* an empty one was not there, or could not be read */
+};
 
 static int client_put_new(void *arg, const char *key, const void *data, size_t len, struct err *err)
 {
@@ -51,6 +58,9 @@ void s3_log_init(struct s3_log *log, const struct s3_log_ops *ops, void *arg, co
 
 void s3_log_release(struct s3_log *log)
 {
+    for (size_t i = 0; log->held && i < CREW_MAX; i++)
+        buf_release(&log->held->entries[i]);
+    mem_free(log->held);
     buf_release(&log->out);
 }
 
@@ -114,16 +124,20 @@ static int parse(const struct buf *raw, uint64_t seq, struct head *head, struct 
     return 0;
 }
 
-static int get(struct s3_log *log, uint64_t seq, struct buf *raw, struct head *head,
-               struct s3_log_entry *ret, struct err *err)
+static int fetch(struct s3_log *log, uint64_t seq, struct buf *raw, struct err *err)
 {
     char *key = entry_key(log, seq);
     buf_clear(raw);
-    int rc = log->ops->get(log->arg, key, raw, err);
-    if (rc == 0)
-        rc = parse(raw, seq, head, ret, err);
+    const int rc = log->ops->get(log->arg, key, raw, err);
     mem_free(key);
     return rc;
+}
+
+static int get(struct s3_log *log, uint64_t seq, struct buf *raw, struct head *head,
+               struct s3_log_entry *ret, struct err *err)
+{
+    const int rc = fetch(log, seq, raw, err);
+    return rc == 0 ? parse(raw, seq, head, ret, err) : rc;
 }
 
 int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_entry *ret,
@@ -133,10 +147,47 @@ int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_
     return get(log, seq, raw, &head, ret, err);
 }
 
+/* ---- reading ahead ---- */
+
+void s3_log_ahead(struct s3_log *log)
+{
+    if (!log->held) {
+        log->held = mem_alloc(sizeof(*log->held));
+        for (size_t i = 0; i < CREW_MAX; i++)
+            buf_init(&log->held->entries[i], S3_LOG_AHEAD_BYTES);
+    }
+    log->held->first = 0;
+}
+
+static int hold(void *arg, size_t i, unsigned thread, struct err *err)
+{
+    struct s3_log *log = arg;
+    struct buf *raw = &log->held->entries[i];
+    if (fetch(log, log->held->first + i, raw, err) < 0)
+        buf_clear(raw); /* whoever needs it asks again, and hears why */
+    return 0;
+}
+
+/* The entry, if it was read ahead; reads it and those after it ahead, if that was not tried. */
+static const struct buf *held(struct s3_log *log, uint64_t seq)
+{
+    struct s3_log_held *h = log->held;
+    if (!h)
+        return NULL;
+    if (h->first == 0 || seq < h->first || seq - h->first >= CREW_MAX) {
+        h->first = seq;
+        (void)crew_run(crew_size(CREW_MAX, CREW_MAX), CREW_MAX, hold, log, NULL);
+    }
+    const struct buf *raw = &h->entries[seq - h->first];
+    return raw->len > 0 ? raw : NULL;
+}
+
 int s3_log_read(struct s3_log *log, struct buf *raw, struct s3_log_entry *ret, struct err *err)
 {
     struct head head;
-    const int rc = get(log, log->seq + 1, raw, &head, ret, err);
+    const uint64_t seq = log->seq + 1;
+    const struct buf *ahead = held(log, seq);
+    const int rc = ahead ? parse(ahead, seq, &head, ret, err) : get(log, seq, raw, &head, ret, err);
     if (rc < 0)
         return rc;
     if (!hash_equal(head.before, log->hash, sizeof(head.before)))

@@ -21,6 +21,7 @@
 #define S3_LOG_OWNER_BYTES 16
 #define S3_LOG_HASH_BYTES 32
 #define S3_LOG_ENTRY_MAX ((size_t)256 << 20)
+#define S3_LOG_AHEAD_BYTES ((size_t)1 << 20) /* a larger entry is not read ahead */
 
 enum s3_log_kind {
     S3_LOG_ROWS = 1,  /* body: the caller's */
@@ -46,6 +47,7 @@ struct s3_log {
     uint64_t seq;                    /* of the newest entry read or sent; 0: none */
     uint8_t hash[S3_LOG_HASH_BYTES]; /* of that entry */
     uint64_t gone;                   /* s3_log_clean() has removed the entries below */
+    struct s3_log_held *held;        /* entries read ahead; NULL: they are read one by one */
     /* The entry made by s3_log_next(). */
     struct buf out;
     uint8_t out_hash[S3_LOG_HASH_BYTES];
@@ -55,7 +57,7 @@ struct s3_log_entry {
     enum s3_log_kind kind;
     uint64_t seq;
     uint8_t owner[S3_LOG_OWNER_BYTES], hash[S3_LOG_HASH_BYTES];
-    const uint8_t *body; /* in the caller's buffer */
+    const uint8_t *body; /* valid until the next one is read */
     size_t len;
 };
 
@@ -79,6 +81,10 @@ int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_
 /* Reads the entry after log->seq and advances to it.  -ERR_FORMAT: also if it does not follow the
  * previous one. */
 int s3_log_read(struct s3_log *log, struct buf *raw, struct s3_log_entry *ret, struct err *err);
+/* From here on s3_log_read() gets CREW_MAX entries at once, since each takes a while with a store
+ * that is far away: ops->get must bear several threads.  One that is not there yet when the others
+ * are read is asked for again.  A second call forgets what was read ahead. */
+void s3_log_ahead(struct s3_log *log);
 /* The highest number of an entry or a snapshot in the store; 0: there is none. */
 int s3_log_top(struct s3_log *log, uint64_t *ret, struct err *err);
 

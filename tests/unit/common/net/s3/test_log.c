@@ -3,6 +3,9 @@
  * may act in between. */
 #include "common/net/s3/log.h"
 
+#include <pthread.h>
+#include <time.h>
+
 #include "common/base/hash.h"
 #include "tests/unit/common/net/net_test.h"
 
@@ -474,10 +477,93 @@ static void a_log_that_cannot_be_listed(void **state)
     mem_free(w.objects[0].data);
 }
 
+/* ---- reading ahead ---- */
+
+/* A store that lets nobody have an entry before several have asked at once, or ten seconds are
+ * over. */
+struct far_store {
+    struct world *w;
+    pthread_mutex_t lock;
+    pthread_cond_t come;
+    unsigned inside, most;
+    bool alone; /* nobody came in time */
+};
+
+static int far_put_new(void *arg, const char *key, const void *data, size_t len, struct err *err)
+{
+    return apply_put(((struct far_store *)arg)->w, key, data, len);
+}
+
+static int far_get(void *arg, const char *key, struct buf *ret, struct err *err)
+{
+    struct far_store *f = arg;
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    (void)pthread_mutex_lock(&f->lock);
+    f->inside++;
+    f->most = f->inside > f->most ? f->inside : f->most;
+    (void)pthread_cond_broadcast(&f->come);
+    while (f->most < 4 && !f->alone)
+        f->alone = pthread_cond_timedwait(&f->come, &f->lock, &until) != 0;
+    f->inside--;
+    const struct object *o = find(f->w, key);
+    const int rc = o ? buf_append(ret, o->data, o->len) : err_set(err, -ERR_NOTFOUND, "no");
+    (void)pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+/* Entries come at once, in their order; one that is larger than what is held ahead, and one that
+ * was written after the look ahead, are there, too. */
+static void entries_are_read_ahead(void **state)
+{
+    static const struct s3_log_ops ops = {.put_new = far_put_new, .get = far_get};
+    enum { ENTRIES = 40, LARGE = 23 };
+    static struct world w;
+    static uint8_t large[S3_LOG_AHEAD_BYTES];
+    struct far_store f = {.w = &w, .most = 4};
+    struct s3_log writer, reader;
+    struct s3_log_entry e;
+    struct buf raw;
+    struct err err = {0};
+    memset(&w, 0, sizeof(w));
+    (void)pthread_mutex_init(&f.lock, NULL);
+    (void)pthread_cond_init(&f.come, NULL);
+    s3_log_init(&writer, &ops, &f, "p");
+    s3_log_init(&reader, &ops, &f, "p");
+    s3_log_ahead(&reader);
+    buf_init(&raw, S3_LOG_ENTRY_MAX);
+    for (uint32_t i = 1; i <= ENTRIES; i++) {
+        memcpy(large, &i, sizeof(i));
+        const size_t len = i == LARGE ? sizeof(large) : sizeof(i);
+        assert_int_equal(s3_log_next(&writer, S3_LOG_ROWS, large, len, &err), 0);
+        assert_int_equal(s3_log_send(&writer, &err), 0);
+    }
+    f.most = 0;
+    for (uint32_t i = 1; i <= ENTRIES; i++) {
+        if (s3_log_read(&reader, &raw, &e, &err) < 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(e.seq, i);
+        assert_memory_equal(e.body, &i, sizeof(i));
+        assert_int_equal(e.len, i == LARGE ? sizeof(large) : sizeof(i));
+    }
+    assert_true(f.most >= 4);
+    assert_int_equal(s3_log_read(&reader, &raw, &e, &err), -ERR_NOTFOUND);
+    assert_int_equal(s3_log_next(&writer, S3_LOG_OWNER, "b", 1, &err), 0);
+    assert_int_equal(s3_log_send(&writer, &err), 0);
+    assert_int_equal(s3_log_read(&reader, &raw, &e, &err), 0);
+    assert_int_equal(e.seq, ENTRIES + 1);
+    buf_release(&raw);
+    s3_log_release(&writer);
+    s3_log_release(&reader);
+    for (size_t i = 0; i < w.n; i++)
+        mem_free(w.objects[i].data);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nobody_is_fooled),
-                                       cmocka_unit_test(a_log_that_cannot_be_listed),
-                                       cmocka_unit_test(entries_are_checked)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_are_read_ahead), cmocka_unit_test(nobody_is_fooled),
+        cmocka_unit_test(a_log_that_cannot_be_listed), cmocka_unit_test(entries_are_checked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
