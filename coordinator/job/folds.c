@@ -94,7 +94,14 @@ static const struct contribution *waiting(const struct module_rec *m, const stru
     return c == NULL && t != NULL && coming != NULL ? coming->of(coming->arg, t) : c;
 }
 
-/* Adds the phase's contribution; a late one weighs less (Nguyen et al. 2022, 2106.06639). */
+double folds_behind(const struct job *j, const struct module_rec *m, const struct contribution *c)
+{
+    const uint64_t behind = m->version - c->base_version;
+    const uint64_t usual = j->spec.outer.async ? query_replicas_through(j, m) - 1 : 0;
+    return sqrt(1 + (double)(behind > usual ? behind - usual : 0));
+}
+
+/* Adds the phase's contribution; a late one weighs less. */
 static void gather_phase(const struct state *s, struct outer_step *step, const struct job *j,
                          const struct module_rec *m, const struct task *t,
                          const struct folds_coming *coming, size_t room)
@@ -103,8 +110,7 @@ static void gather_phase(const struct state *s, struct outer_step *step, const s
     if (c == NULL || step->n_contributions == room)
         return;
     add_contribution(s, step, j, m, t, c);
-    step->contributions[step->n_contributions - 1].weight /=
-        sqrt(1 + (double)(m->version - c->base_version));
+    step->contributions[step->n_contributions - 1].weight /= folds_behind(j, m, c);
 }
 
 /* Takes contributions in order of (path, replica), then those of earlier rounds, so that the sum
@@ -462,7 +468,7 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
     if (m->version == 0)
         step->word = word;
     add_contribution(&co->state, step, j, m, t, c);
-    step->scale *= relative_weight(&co->state, j, m, t, c);
+    step->scale *= relative_weight(&co->state, j, m, t, c) / folds_behind(j, m, c);
     step->delay = j->spec.outer.nesterov_delay ? (unsigned)j->spec.outer.nesterov_delay : n;
     /* Keys that count rounds: a round is as many versions as there are replicas. */
     step->momentum =

@@ -14,6 +14,11 @@ struct folds_coming {
     void *arg;
 };
 
+/* What a contribution's weight is divided by: sqrt(1 + the versions that it is behind), as in
+ * FedBuff (Nguyen et al. 2022, 2106.06639).  Without rounds n replicas that take turns are each n -
+ * 1 versions behind, and these do not count. */
+double folds_behind(const struct job *j, const struct module_rec *m, const struct contribution *c);
+
 /* The module's next step as it stands, in rounds: of all contributions that are in no version yet,
  * and of those that are coming (NULL: none).  The caller frees it and its contributions. */
 struct outer_step *folds_step(struct coordinator *co, const struct job *j,

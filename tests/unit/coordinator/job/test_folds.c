@@ -273,13 +273,33 @@ static void test_averages(void **state)
     assert_int_equal(co->garbage[1].size, 22);
 }
 
+/* Without rounds replicas that take turns are all behind, and only one that is further behind
+ * weighs less. */
+static void test_behind(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *jobs[] = {begun(co, diloco), begun(co, async)};
+    for (size_t i = 0; i < 2; i++) {
+        struct module_rec *m = module_memory(&jobs[i]->modules[0]);
+        const uint64_t usual = i ? query_replicas_through(jobs[i], m) - 1 : 0;
+        for (uint64_t v = 1; v <= 4; v++)
+            module_add_version(m, &(struct version_rec){.version = v, .full = {.size = 1}});
+        for (uint64_t s = 0; s <= 4; s++) {
+            const struct contribution c = {.module_id = m->id, .base_version = 4 - s};
+            assert_true(folds_behind(jobs[i], m, &c) ==
+                        sqrt(s > usual ? (double)(1 + s - usual) : 1));
+        }
+        assert_int_equal(usual > 0, i);
+    }
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, folds_begin, folds_end)
     const struct CMUnitTest tests[] = {
         CASE(test_not_asked),      CASE(test_quorum),     CASE(test_grace_of_those_away),
         CASE(test_went_meanwhile), CASE(test_far_behind), CASE(test_executor_is_full),
-        CASE(test_adopt),          CASE(test_averages)};
+        CASE(test_adopt),          CASE(test_averages),   CASE(test_behind)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
