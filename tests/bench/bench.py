@@ -23,6 +23,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tools"))
 import dataset  # noqa: E402  (tests/tools/dataset.py: synthetic image folders)
+from processor import cpu_has, processor  # noqa: E402
 
 # Who narrows Skerry narrows PyTorch, too.
 if os.environ.get("SKERRY_CPU_ISA") == "avx2":
@@ -30,28 +31,6 @@ if os.environ.get("SKERRY_CPU_ISA") == "avx2":
 
 ROUNDS, ROUNDS_LEAST = 8, 3  # alternations of a comparison; with fewer it is none
 READY_S, GO_S = 240, 120  # a program that takes longer, until it is ready or for its steps, is ended
-
-
-# Flags of /proc/cpuinfo, and the sets as `skerry doctor` names them; each has those before it.
-SETS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512 with bf16", "amx_bf16": "AVX-512 with AMX"}
-NARROWED = {"generic": 0, "avx2": 1, "avx512": 2, "avx512bf16": 3}  # how many of them SKERRY_CPU_ISA leaves
-
-
-def cpuinfo(key):
-    with open("/proc/cpuinfo", encoding="utf-8") as f:
-        found = re.search(rf"^{key}\s*:\s*(.*)$", f.read(), re.M)
-    return found.group(1).strip() if found else ""
-
-
-def cpu_has(flag):
-    """True if our kernels may use the set: the CPU has it, and SKERRY_CPU_ISA does not leave it out."""
-    allowed = list(SETS)[:NARROWED.get(os.environ.get("SKERRY_CPU_ISA"), len(SETS))]
-    return flag in allowed and flag in cpuinfo("flags").split()
-
-
-def instructions():
-    """The instruction set that our kernels use."""
-    return next((SETS[flag] for flag in reversed(SETS) if cpu_has(flag)), "no vector extension in use")
 
 
 class OverLimit(TimeoutError):
@@ -86,8 +65,7 @@ class Figures:
         else:
             holds = value <= float(bound[2:])
         self.rows = [r for r in self.rows if r["name"] != name]
-        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds, "note": note,
-                          "cpu": cpuinfo("model name"), "instructions": instructions()})
+        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds, "note": note, **processor()})
         shown = "not measured" if value is None else f"{value:.4g}"
         print(f"{name:24} {shown:>14} {unit:14} {bound:>10}  {'holds' if holds else 'MISSED':7} {note}",
               flush=True)
@@ -102,6 +80,21 @@ class Figures:
         with open(path + ".new", "w", encoding="utf-8") as f:
             json.dump(self.rows, f, indent=2)
         os.replace(path + ".new", path)
+
+
+def measure_within(fig, names, seconds, part):
+    """Adds the figures of a part; if it fails or its time is used up, those of these names that it did not add are noted with the reason."""
+    before, why = list(fig.rows), f"not measured within its {seconds} s"
+    try:
+        with limit(seconds):
+            part()
+            return
+    except Exception as e:  # pylint: disable=broad-except
+        why = f"not measured: {type(e).__name__}: {e}"[:600]
+    added = {r["name"] for r in fig.rows if r not in before}
+    for name in names:
+        if name not in added:
+            fig.add(name, None, "", "", why)
 
 
 class Peer:

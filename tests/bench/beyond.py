@@ -16,7 +16,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "integration")]
-from bench import Figures  # noqa: E402
+from bench import Figures, measure_within  # noqa: E402
 import rounds  # noqa: E402
 
 BEYOND, YOUNG = 8, 2  # workers; rounds that make files and learn what steps take
@@ -27,16 +27,8 @@ PAID = 3
 SITE, SCALES, SCALE_ROUNDS = 4, (4, 16, 64), 20
 
 
-def each_way():
-    """Bytes that have passed the network interface `out` of this thread's namespace: (received, sent)."""
-    with open("/proc/thread-self/net/dev", encoding="utf-8") as f:
-        (line,) = [x for x in f if x.strip().startswith("out:")]
-    fields = line.split(":")[1].split()
-    return int(fields[0]), int(fields[8])
-
-
 def counted():
-    return sum(each_way())
+    return sum(rounds.each_way())
 
 
 def own_link(net, rate_less=("c", "s")):
@@ -99,13 +91,6 @@ def over_slow_links(fig, common, folder):
     net = rounds.Net(list(mbit), {n: f"{rate}mbit" for n, rate in mbit.items() if n != "c"})
     swarm, store = Swarm(folder), None
 
-    def passed():
-        now = {}
-        for n in mbit:
-            with net.inside(n):
-                now[n] = each_way()
-        return now
-
     try:
         with net.inside("s"):
             store = relay.Store(os.path.join(folder, "store"), net.address["s"])
@@ -118,17 +103,16 @@ def over_slow_links(fig, common, folder):
             job = swarm.submit(common.write_job(folder, **{**rounds.SIZE, "rounds": YOUNG + 3}, images=500))
             swarm.wait_round(job, YOUNG, ONE_S)
             net.shape("c", f"{mbit['c']}mbit")  # version 0 has come to the coordinator whole, once
-            before = passed()
+            before = rounds.passed(net, mbit)
             first = swarm.job(job)["round"]
             done = swarm.wait_job(job, "done", ONE_S)
-            after = passed()
+            after = rounds.passed(net, mbit)
             tasks = [t for t in swarm.get("/v1/tasks?limit=1000").json()["items"] if t["kind"] == "train"]
         steps, slowest = rounds.steps_of(swarm, names), {}
         for t in tasks:
             slowest[t["round"]] = max(slowest.get(t["round"], 0), steps[t["id"]])
         over = [r["seconds"] - slowest[r["round"]] for r in done["history"] if r["round"] > first]
-        need, link = max(((after[n][way] - before[n][way]) * 8e-6 / rate / (done["round"] - first), f"{n}, {('in', 'out')[way]}")
-                         for n, rate in mbit.items() for way in (0, 1))
+        need, link = rounds.busiest(mbit, before, after, done["round"] - first)
         fig.add("round_overhead_slow_links", statistics.median(over) / need, "x", "<=1.1",
                 f"of the {need:.2f} s that a round's bytes need on the busiest link ({link}); rounds take {min(over):.2f} to {max(over):.2f} s beyond their "
                 "steps; four workers and the store at 100 Mbit/s, the coordinator at 1, workers fold")
@@ -355,24 +339,20 @@ def price_error(fig, common, folder):
         store.stop()
 
 
-PARTS = {  # function, and all figures that it adds
-    "coordinator_bytes_per_round": (coordinator_bytes, "coordinator_bytes_with_store"), "failover_s": (failover, "failover_lost"),
-    "split_brain": (split_brain,), "store_faults": (store_faults, "store_faults_charged"),
-    "store_faults_state": (store_faults_state, "store_faults_state_charged"), "round_overhead_slow_links": (over_slow_links,),
-    "rounds_scale": (scale,), "bits": (bits,), "slurm_preempt": (slurm_preempt,), "price_error": (price_error,)}
+PARTS = {  # its limit in seconds, what measures it, and all figures that it adds
+    "coordinator_bytes_per_round": (700, coordinator_bytes, "coordinator_bytes_with_store"), "failover_s": (400, failover, "failover_lost"),
+    "split_brain": (300, split_brain), "store_faults": (700, store_faults, "store_faults_charged"),
+    "store_faults_state": (700, store_faults_state, "store_faults_state_charged"), "round_overhead_slow_links": (500, over_slow_links),
+    "rounds_scale": (900, scale), "bits": (600, bits), "slurm_preempt": (600, slurm_preempt), "price_error": (400, price_error)}
 
 
 def measure(fig, common, name):
-    """Adds the figures of a part; whatever goes wrong, those that it did not add are noted with the reason, and the next part is measured."""
-    part, *more = PARTS[name]
-    before = list(fig.rows)
-    try:
+    seconds, part, *more = PARTS[name]
+
+    def in_a_folder():
         with tempfile.TemporaryDirectory(prefix="skerry-beyond-") as folder:
             part(fig, common, folder)
-    except Exception as e:  # pylint: disable=broad-except
-        added = {r["name"] for r in fig.rows if r not in before}
-        for figure in (n for n in (name, *more) if n not in added):
-            fig.add(figure, None, "", "", f"not measured: {type(e).__name__}: {e}"[:600])
+    measure_within(fig, (name, *more), seconds, in_a_folder)
 
 
 def main():

@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import attack  # noqa: E402
 import crowd  # noqa: E402
-from bench import Figures, limit  # noqa: E402
+from bench import Figures, measure_within  # noqa: E402
 
 sys.path.insert(0, os.path.join(HERE, "..", "fault"))
 from oracle import acknowledged, undone  # noqa: E402
@@ -301,7 +301,7 @@ def figures(args):
         "failing": (lambda fig, *_: crowd.failing(fig, args.build), 200),
         "wal_removed": (wal_removed, 200),
         "unplugged": (lambda fig, *_: crowd.unplugged(fig, args.build), 450),
-        "joining": (lambda fig, *_: crowd.joining(fig, args.build), 450),
+        "joining": (lambda fig, *_: crowd.joining(fig, args.build), 600),
         "strangers": (attack.strangers, 200),
         "evil": (lambda *a: attack.evil(*a, args.build), 600),
         **{f"poison_{n}_{way}": (lambda *a, n=n, way=way: attack.poison(*a, args.build, n, way), 300 if n < 8 else 600)
@@ -337,13 +337,7 @@ def main():
     for name, (measure, seconds) in figures(args).items():
         if args.only and name not in args.only:
             continue
-        try:
-            with limit(seconds):
-                measure(fig, swarm_of, common)
-                continue
-            fig.add(name, None, "", "<=0", f"not measured within {seconds} s")
-        except Exception as e:  # pylint: disable=broad-except
-            fig.add(name, None, "", "<=0", f"{type(e).__name__}: {e}"[-300:])
+        measure_within(fig, (name,), seconds, lambda measure=measure: measure(fig, swarm_of, common))
     fig.write(f"{args.build}/figures/fault.json")
     return 0 if all(row["holds"] for row in fig.rows) else 1
 

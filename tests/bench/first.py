@@ -15,7 +15,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "tools")]
-from bench import Figures, dataset, limit  # noqa: E402
+from bench import Figures, dataset, measure_within  # noqa: E402
 import frozen_models  # noqa: E402  (tests/tools)
 import rounds  # noqa: E402
 
@@ -109,8 +109,8 @@ class Lab:
 def largest_rise(rows, routers):
     """The largest rise of the held-out loss between two rounds of a path other than a router, as a share; with the path and the round."""
     worst, before = (-1.0, 0, 0), {}
-    for r in rows:
-        if r["kind"] == "eval" and r["path"] not in routers:
+    for r in sorted((r for r in rows if r["kind"] == "eval"), key=lambda r: r["round"]):  # that of a version may end before that of an older one
+        if r["path"] not in routers:
             if r["path"] in before:
                 worst = max(worst, (r["eval_loss"] / before[r["path"]] - 1, r["path"], r["round"]))
             before[r["path"]] = r["eval_loss"]
@@ -133,7 +133,7 @@ def jumps(fig, lab, args):
             routers = [p["path"] for p in lab.swarm.job(job)["path_list"] if p["network"] == "router"]
             rise, path, number = largest_rise(rows, routers)
             rises.append(rise)
-            curve = " ".join(f"{r['eval_loss']:.2f}" for r in rows if r["kind"] == "eval" and r["path"] == path)
+            curve = " ".join(f"{r['eval_loss']:.2f}" for r in sorted(rows, key=lambda r: r["round"]) if r["kind"] == "eval" and r["path"] == path)
             print(f"  {name:14} {100 * rise:6.1f} % at round {number} of path {path}: {curve}", flush=True)
         found[name] = max(rises)
     if found:
@@ -208,12 +208,16 @@ def demo(fig, lab, args):
 
 def overheads(fig, lab, args):
     """Runs jobs in swarms of their own, so that no other job has work for the machine."""
-    rounds.measure(fig, lambda name: type(lab.swarm)(os.path.join(lab.swarm.folder, name)))
+    rounds.overheads(fig, lambda name: type(lab.swarm)(os.path.join(lab.swarm.folder, name)))
 
 
-FIGURES = {"demo_minutes": demo, "round_overhead_s": overheads, "default_jump": jumps, "default_gap": gaps, "check_prediction": predictions}
+def slow_link(fig, lab, args):
+    rounds.slow_link(fig, lambda name: type(lab.swarm)(os.path.join(lab.swarm.folder, name)))
+
+
+FIGURES = {"demo_minutes": demo, "round_overhead_s": overheads, "slow_link_wait": slow_link, "default_jump": jumps, "default_gap": gaps, "check_prediction": predictions}
 JOBS = {"default_jump": JUMPS, "default_gap": GAPS}
-LIMITS = {"demo_minutes": 900, "round_overhead_s": 540, "default_jump": 1500, "default_gap": 4200, "check_prediction": 420}
+LIMITS = {"demo_minutes": 900, "round_overhead_s": 540, "slow_link_wait": 460, "default_jump": 1500, "default_gap": 4200, "check_prediction": 420}
 
 
 def main():
@@ -235,10 +239,7 @@ def main():
             lab = Lab(swarm, collect(args, folder))
             for name, measure in FIGURES.items():
                 if (not args.only or name in args.only) and (not args.jobs or set(args.jobs) & set(JOBS.get(name, ()))):
-                    with limit(LIMITS[name]):
-                        measure(fig, lab, args)
-                    if not any(row["name"] == name for row in fig.rows):
-                        fig.add(name, None, "", "", f"not measured within its {LIMITS[name]} s")
+                    measure_within(fig, (name,), LIMITS[name], lambda measure=measure: measure(fig, lab, args))
                     fig.write(f"{args.build}/figures/first.json")
         finally:
             swarm.stop()

@@ -5,8 +5,9 @@
 
 Reads the records GROUP-TIME.log of those folders, the oldest first: of a step that ran several times the
 last result counts.  A record that was cut off holds its beginning.  Each figure has `name`, `value` (null:
-not measured, and the note says why), `unit`, `bound` (null: for information) and `holds` (null: no bound,
-or its step never began).  Exit 0: every step passed and every bound holds, of the steps that began.
+not measured, and the note says why), `unit`, `bound` (null: for information), `holds` (null: no bound,
+or its step never began), and `cpu` and `instructions`, the processor of the newest record that names it.
+Exit 0: every step passed and every bound holds, of the steps that began.
 In a dry run values are not figures: all are "not measured", and only the steps count.
 """
 import argparse
@@ -45,26 +46,29 @@ class Step:
 
 
 def read_record(path):
-    """(the record's lines about the machine, its steps)."""
-    about, steps = [], []
+    """(the record's lines about the machine, its steps, its processor)."""
+    about, steps, processor = [], [], {}
     with open(path, encoding="utf-8", errors="replace") as f:
         for line in f:
             line = line.rstrip("\n")
             if line.startswith("# about "):
                 about.append(line[8:])
+            elif line.startswith("# processor {") and line.endswith("}"):
+                processor = json.loads(line[12:])
             elif line.startswith("# step "):
                 steps.append(Step(line[7:], os.path.basename(path)))
             elif steps:
                 steps[-1].read(line)
-    return about, steps
+    return about, steps, processor
 
 
 class Records:
     def __init__(self, folders):
         paths = [p for folder in folders for p in glob.glob(os.path.join(folder, "**", "*-*.log"), recursive=True)]
-        self.about, self.steps = [], {}
+        self.about, self.steps, self.processor = [], {}, {"cpu": None, "instructions": None}
         for path in sorted(paths, key=lambda p: p.rsplit("-", 1)[1]):
-            about, steps = read_record(path)
+            about, steps, processor = read_record(path)
+            self.processor.update(processor)
             self.about += [a for a in about if a not in self.about]
             for step in steps:
                 before = self.steps.get(step.name)
@@ -82,8 +86,8 @@ class Records:
 
 
 class Figures:
-    def __init__(self, dry):
-        self.dry, self.rows, self.notes = dry, [], []
+    def __init__(self, dry, processor):
+        self.dry, self.processor, self.rows, self.notes = dry, processor, [], []
 
     def add(self, name, value, unit, bound=None, note=""):
         """Adds a figure.  bound: such as ">=0.85" or "<=1.2"; note None: no step that measures the figure began."""
@@ -94,7 +98,7 @@ class Figures:
         if bound and not self.dry and (value is not None or note is not None):
             limit = float(bound[2:])
             holds = value is not None and (value >= limit if bound[0] == ">" else value <= limit)
-        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds})
+        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds, **self.processor})
         self.notes.append(note if value is not None else f"not measured: {note or 'no record'}")
 
     def print(self):
@@ -197,7 +201,7 @@ def main():
     ap.add_argument("--dry-run", action="store_true")
     args = ap.parse_args()
     records = Records(args.records)
-    fig = Figures(args.dry_run)
+    fig = Figures(args.dry_run, records.processor)
     xl(fig, records, Side(records, "DiT-XL/2, 256 tokens"),
        Side(records, "DiT-XL/2 in PyTorch", "DiT-XL/2 in PyTorch, compiled whole"))
     small(fig, Side(records, "DiT 384x12, 64 tokens"), Side(records, "DiT 384x12 in PyTorch"))

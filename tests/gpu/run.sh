@@ -59,7 +59,7 @@ pythons=${PYTHONS:-"${PYTHON:-} python3 /usr/bin/python3 ${XDG_CACHE_HOME:-$HOME
 mkdir -p "$records" "$figures" || exit 2
 export PYTHONUNBUFFERED=1
 
-# Lines of a record that begin with "# step " and "# ended " are read by figures.py.
+# Lines of a record that begin with "# step ", "# ended ", "# about " and "# processor " are read by figures.py.
 open_record() { record=$records/$1-$(date -u +%Y%m%dT%H%M%S).log; }
 tell() { printf '%s\n' "$*" | tee -a "$record"; }
 ended() { # NAME RESULT SECONDS
@@ -158,6 +158,7 @@ command -v nvidia-smi >/dev/null &&
     tell "$(sed 's/^/# about /' "$figures/said-$$")"
 python=$(python_with "tables" 60 'import sys; print(sys.version.split()[0])')
 [ -n "$python" ] || { echo "run.sh: no python3: the table cannot be made" >&2; exit 2; }
+tell "# processor $("$python" tests/tools/processor.py)"
 for p in $pythons; do
     libraries=$(libraries_of "$p" 2>/dev/null)
     [ -n "$libraries" ] && also "$libraries" && break

@@ -12,11 +12,15 @@ import pytest
 
 from common import BIN, children_of
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", where) for where in ("bench", "quality", "gpu")]
 import bench  # noqa: E402
 import beyond  # noqa: E402
 import card  # noqa: E402
+import figures as cards  # noqa: E402
 import first  # noqa: E402
+import lab  # noqa: E402
+from processor import cpuinfo, processor  # noqa: E402
 
 PEER = """#!{python}
 import os, signal, sys, time
@@ -93,7 +97,18 @@ def test_a_row_names_the_processor(fig, monkeypatch, isa):
     doctor = subprocess.run([os.path.join(BIN, "skerry"), "doctor"], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
     said = re.search(r"^\w+ +instructions +(.+)$", doctor.stdout, re.M).group(1)
     assert fig.rows[0]["instructions"] in said, said
-    assert fig.rows[0]["cpu"] == bench.cpuinfo("model name")
+    assert fig.rows[0]["cpu"] == cpuinfo("model name")
+
+
+def test_rows_of_experiments_and_of_cards_name_it(tmp_path, monkeypatch):
+    here = lab.Lab("some", types.SimpleNamespace(build=str(tmp_path)))
+    here.figure("some", 1.0, "x", "<=2", True)
+    monkeypatch.setattr(sys, "argv", ["figures.py", "--records", str(tmp_path), "--out", str(tmp_path / "figures" / "gpu.json")])
+    (tmp_path / "ops-1.log").write_text(f"# processor {json.dumps(processor())}\n")
+    cards.main()
+    for name in ("quality", "gpu"):
+        rows = json.loads((tmp_path / "figures" / f"{name}.json").read_text())
+        assert rows and all(row["cpu"] == cpuinfo("model name") and row["instructions"] for row in rows)
 
 
 @pytest.mark.parametrize("ends, names", [("touch $d/samples.png; sleep 1", {"first_grid_minutes", "demo_minutes"}), ("exit 1", set())])
@@ -123,10 +138,10 @@ def test_a_figure_that_fails_is_noted_and_the_others_are_measured(monkeypatch, t
         subprocess.run(["false"], check=True)
 
     def is_late(_figures, _common, _folder):
-        subprocess.run(["sleep", "60"], check=True, timeout=0.01)
+        subprocess.run(["sleep", "60"], check=True)
 
-    monkeypatch.setattr(beyond, "PARTS", {"first": (ends_badly, "second"), "late": (is_late,), "last": (
-        lambda figures, _common, _folder: figures.add("last", 1, "s", "<=2"),)})
+    monkeypatch.setattr(beyond, "PARTS", {"first": (60, ends_badly, "second"), "late": (1, is_late), "last": (
+        60, lambda figures, _common, _folder: figures.add("last", 1, "s", "<=2"),)})
     monkeypatch.setattr(sys, "argv", ["beyond.py", "--build", str(tmp_path)])
     for name in ("SKERRY_BIN", "SKERRY_BUILD"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # set back at the end
@@ -134,4 +149,4 @@ def test_a_figure_that_fails_is_noted_and_the_others_are_measured(monkeypatch, t
     rows = {r["name"]: r for r in json.loads((tmp_path / "figures" / "beyond.json").read_text())}
     assert {name: r["value"] for name, r in rows.items()} == {"first": 1, "second": None, "late": None, "last": 1}
     assert [name for name, r in rows.items() if not r["holds"]] == ["second", "late"]
-    assert "returned non-zero exit status 1" in rows["second"]["note"] and "timed out" in rows["late"]["note"]
+    assert "returned non-zero exit status 1" in rows["second"]["note"] and rows["late"]["note"] == "not measured within its 1 s"

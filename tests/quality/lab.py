@@ -14,6 +14,8 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tools"))
+from processor import processor  # noqa: E402
 
 
 def arguments(description, data=None):
@@ -66,7 +68,7 @@ class Lab:
         return Report(folder, ended)
 
     def figure(self, name, value, unit, bound, holds, **more):
-        row = {"name": name, "value": value, "unit": unit, "bound": bound, "holds": bool(holds), **more}
+        row = {"name": name, "value": value, "unit": unit, "bound": bound, "holds": bool(holds), **more, **processor()}
         folder = os.path.join(self.args.build, "figures")
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "quality.json")
