@@ -23,7 +23,7 @@ bench-first: all demo-data $(EXAMPLES)/text/train.jsonl ## whether the defaults 
 	@$(PYTHON) tests/bench/first.py --build $(BUILD_DIR) --emoji $(DEMO)/emoji --text $(EXAMPLES)/text $(addprefix --only ,$(FIGURE))
 
 .PHONY: bench-fault
-bench-fault: all $(FLEET) $(POISON) $(SHIM) $(O)/tests/unit/coordinator/rpc/test_report ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
+bench-fault: all $(FLEET) $(POISON) $(PACED) $(SHIM) $(O)/tests/unit/coordinator/rpc/test_report ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
 	@$(PYTHON) tests/bench/fault.py --build $(BUILD_DIR) --kills $(or $(KILLS),50) $(addprefix --only ,$(FIGURE))
 .PHONY: bench-beyond
 bench-beyond: all $(O)/tests/unit/common/net/s3/test_log ## what an object store takes off the coordinator, what its faults and a lost coordinator cost: build/figures/beyond.json (FIGURE=name: one)

@@ -4,10 +4,13 @@ SHIM := $(O)/tests/fault/shim.so
 $(SHIM): tests/fault/shim.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared $(WARN) $(if $(WERROR),-Werror) -o $@ $<
 
-# workerd, but for what it contributes.
+# workerd, but for what it contributes, or for how long its steps last.
 POISON := $(O)/tests/fault/poison
-$(POISON): $(O)/tests/fault/poison.o $(O)/worker/main.o $(LIBS_worker)
-	$(call say,LD)$(CC) $(ALL_LDFLAGS) -Wl,--wrap=contribution_write -o $@ $^ $(LINK_worker) $(ALL_LDLIBS)
+PACED := $(O)/tests/fault/paced
+$(POISON): WRAPPED = contribution_write
+$(PACED): WRAPPED = island_trainer_step
+$(POISON) $(PACED): $(O)/tests/fault/%: $(O)/tests/fault/%.o $(O)/worker/main.o $(LIBS_worker)
+	$(call say,LD)$(CC) $(ALL_LDFLAGS) -Wl,--wrap=$(WRAPPED) -o $@ $^ $(LINK_worker) $(ALL_LDLIBS)
 
 .PHONY: chaos
 chaos: all $(SHIM) ## a swarm through MINUTES=60 of kills, cuts, slow and full disks, in namespaces of its own (SEED=1)

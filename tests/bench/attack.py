@@ -49,9 +49,12 @@ def acts(process):
 def evil_one(swarm_of, common, build, manner, n):
     """(seconds of a job of three phases a round on three honest workers and n that misbehave in a given manner, how often they did)."""
     with swarm_of(*BEAT) as swarm, contextlib.ExitStack() as others:
-        for name in HONEST:
-            swarm.worker(name, "--throttle", "9")
-        evil = others.enter_context(players(swarm, build, n, manner)) if manner else None
+        crowd = n > 1  # that is there before the honest ones, which else have all phases
+        evil = others.enter_context(players(swarm, build, n, manner)) if crowd else None
+        for name in HONEST:  # a step takes as long in every run, whatever else the cores do
+            swarm.worker(name, program=os.path.abspath(f"{build}/release/tests/fault/paced"), env={"SKERRY_STEP_MS": "30"})
+        if manner and not crowd:
+            evil = others.enter_context(players(swarm, build, n, manner))
         common.wait_until(lambda: len(swarm.get("/v1/workers?limit=1000").json()["items"]) == min(len(HONEST) + n, 1000), 60, "all to join")
         begun = time.monotonic()
         job = submit(swarm, common, replicas=len(HONEST), rounds=8, steps=100)

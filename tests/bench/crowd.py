@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,7 @@ def failing(fig, build):
 def apart(program, build):
     """What a program of tests/fault, in namespaces of its own, has measured."""
     done = subprocess.run([sys.executable, os.path.join(HERE, "..", "fault", program), "--build", build], capture_output=True, text=True,
-                          timeout=400, check=False)
+                          timeout=580, check=False)
     if done.returncode != 0:
         raise RuntimeError((done.stderr.strip().splitlines() or [f"{program} said nothing"])[-1])
     return json.loads(done.stdout.splitlines()[-1])
@@ -140,10 +141,11 @@ def unplugged(fig, build):
 
 
 def joining(fig, build):
-    """The start of a machine that joins in the middle of a job, on a link of 100 Mbit/s."""
+    """The start of machines that join in the middle of a job, on links of 100 Mbit/s, and what it costs the others."""
     got = apart("joining.py", build)
-    least = 8 * got["bytes"] / 100e6
-    fig.add("joining", got["first_step_s"] - least, "s", "<=1", f"its first step {got['first_step_s']:.2f} s after its start, less the {least:.2f} s that "
-            f"{got['bytes'] / 1e6:.0f} MB take at 100 Mbit/s; {got['fetched_s']:.2f} s of it were the transfer")
-    fig.add("joining_beside", 100 * (got["beside_s"] / got["before_s"] - 1), "%", "<=5", f"phases of the two others {got['beside_s']:.2f} s beside it, "
-            f"{got['before_s']:.2f} s before; three workers share this machine's cores")
+    least, took, calm = 8 * got["bytes"] / 100e6, statistics.median(got["first_step_s"]), statistics.median(got["calm_s"])
+    fig.add("joining", took - least, "s", "<=1", f"its first step {took:.2f} s after its start, the median of {len(got['first_step_s'])}, less the {least:.2f} s that "
+            f"{got['bytes'] / 1e6:.0f} MB take at 100 Mbit/s; {statistics.median(got['fetched_s']):.2f} s of it were the transfer")
+    late = [sum(pair) - 2 * calm for pair in got["met_s"]]
+    fig.add("joining_beside", 100 * statistics.median(late) / calm, "%", "<=5", f"of a round of {calm:.2f} s, the others' delay in the round of a join and the next "
+            f"one together, the median of {len(late)}: {', '.join(f'{s:+.2f}' for s in late)} s; calm rounds {min(got['calm_s']):.2f} to {max(got['calm_s']):.2f} s")
