@@ -119,6 +119,18 @@ void engine_prepare(struct engine *e, struct work *w)
         w->kind->prepare(e, w);
 }
 
+/* Who made a job's last outer step will probably make the next one, also of its own contribution.
+ */
+static void keep_for_steps(struct engine *e, const struct work *w)
+{
+    const Skerry__V1__Task *t = w->task;
+    if (t->outer)
+        e->folds = t->job_id;
+    for (size_t i = 0; t->train && e->folds == t->job_id && i < w->result.n_outputs; i++)
+        if (w->result.outputs[i].role == WORK_CONTRIBUTION)
+            work_keep_output(w, &w->result.outputs[i]);
+}
+
 int engine_run(struct engine *e, struct work *w, struct err *err)
 {
     progress_hear(&w->progress);
@@ -127,6 +139,8 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
     const uint64_t begun = clock_now_ns();
     if (rc == 0)
         rc = w->kind->run(e, w, err);
+    if (rc == 0)
+        keep_for_steps(e, w);
     pieces_hear(NULL, NULL);
     times_take(&w->times, TIMES_MADE);
     if (w->result.seconds == 0) /* a phase measures its own computing time */

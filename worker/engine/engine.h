@@ -66,6 +66,8 @@ struct engine {
     _Atomic uint64_t snapshot_ns;     /* engine_snapshots; any thread */
     uint64_t snapshot_job;
 
+    uint64_t folds; /* the job of which an outer step was made here last; 0: of none */
+
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;
     void (*free_kept)(void *kept); /* tells whose it is */

@@ -210,17 +210,11 @@ static int measure_and_fold(struct run *r, const char *full, struct err *err)
     return rc < 0 ? rc : hash_file(o->path, o->sha256, &o->size, err);
 }
 
-/* Keeps the initial state of the module's next step in the cache, by links, which take no room on
- * the disk.  Files for which the cache has no room would be fetched again. */
+/* Keeps the initial state of the module's next step. */
 static void keep(struct run *r)
 {
-    for (size_t i = FULL; i < SQUARES; i++) {
-        const struct work_output *o = r->out[i];
-        char to[CACHE_PATH_MAX];
-        cache_path(r->w->cache, o->sha256, to);
-        if (o->size > 0 && link(o->path, to) == 0)
-            (void)cache_added(r->w->cache, o->sha256, NULL);
-    }
+    for (size_t i = FULL; i < SQUARES; i++)
+        work_keep_output(r->w, r->out[i]);
     (void)cache_reserve(r->w->cache, 0, NULL); /* enforces the limit */
 }
 

@@ -1,6 +1,7 @@
 #include "worker/order/work.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -230,6 +231,14 @@ int work_output_new(struct work *w, enum work_role role, const char *name, struc
     work_temp_path(w, name, o->path);
     *ret = o;
     return 0;
+}
+
+void work_keep_output(const struct work *w, const struct work_output *o)
+{
+    char to[CACHE_PATH_MAX];
+    cache_path(w->cache, o->sha256, to);
+    if (o->size > 0 && link(o->path, to) == 0)
+        (void)cache_added(w->cache, o->sha256, NULL);
 }
 
 void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_MAX])

@@ -157,6 +157,9 @@ struct work_output *work_output(struct work *w);
 /* The same with a role and the path "TEMP_DIR/name", or -ENOMEM, -ERR_LIMIT. */
 int work_output_new(struct work *w, enum work_role role, const char *name, struct work_output **ret,
                     struct err *err);
+/* Keeps an output, whose hash is known, in the cache for later tasks: by a link, which takes no
+ * room on the disk.  A file for which the cache has no room would be fetched again. */
+void work_keep_output(const struct work *w, const struct work_output *o);
 /* Adds a row; beyond WORK_ROWS_MAX they are dropped. */
 void work_row(struct work *w, double value, const char *unit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

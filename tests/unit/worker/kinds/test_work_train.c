@@ -518,6 +518,26 @@ static void a_phase_is_done_again(void **state)
     host_free(&plain);
 }
 
+/* Who makes the job's outer steps has its own contributions when it makes the next one. */
+static void contributions_to_own_steps_are_kept(void **state)
+{
+    struct host h;
+    struct order o;
+    host_new(&h, "keeps");
+    order_init(&o, IMAGES);
+    init_modules(&h, &o);
+    for (int folds = 0; folds < 2; folds++) {
+        h.engine->folds = folds ? o.task.job_id : o.task.job_id + 1;
+        struct work *w = run(&h, &o, TRAIN);
+        uint8_t sha256[32];
+        memcpy(sha256, w->result.outputs[0].sha256, 32);
+        const uint64_t size = w->result.outputs[0].size;
+        work_free(w);
+        assert_int_equal(cache_check(h.cache, sha256, size, NULL), folds ? 0 : -ERR_NOTFOUND);
+    }
+    host_free(&h);
+}
+
 /* What was made while the version was on its way, out of nothing that it lacks, trains to the same
  * bits. */
 static void prepared_is_the_same(void **state)
@@ -804,6 +824,7 @@ int main(void)
         cmocka_unit_test(warm_start),
         cmocka_unit_test(moments_travel),
         cmocka_unit_test(a_phase_is_done_again),
+        cmocka_unit_test(contributions_to_own_steps_are_kept),
         cmocka_unit_test(prepared_is_the_same),
         cmocka_unit_test(draws_follow_the_image),
         cmocka_unit_test(a_step_without_memory),
