@@ -140,7 +140,8 @@ struct blobstore_ops {
     /* Files beside the blobs that must not be lost with our disk.  save: a store far away keeps a
      * copy of the file `path` under a name ("outer/1/2/target.3") and the hash of its bytes; fetch:
      * copies it back; drop: removes all whose names begin with `names`; saved: calls fn for these.
-     * All wait; NULL: there is only our disk.  fetch: -ERR_NOTFOUND; the caller checks the hash. */
+     * All wait; NULL: there is only our disk; fetch alone: what was saved when the store still
+     * kept them.  fetch: -ERR_NOTFOUND; the caller checks the hash. */
     int (*save)(struct blobstore *s, const char *name, const char *path, const uint8_t sha256[32],
                 uint64_t size, struct err *err);
     int (*fetch)(struct blobstore *s, const char *name, const char *path, const uint8_t sha256[32],

@@ -169,6 +169,29 @@ def test_one_without_the_flag_finds_out(machines, store):
     assert again.returncode == STALE and "another coordinator has gone on with this state" in again.stderr, again.stderr
 
 
+def test_the_flag_is_dropped_and_set_again(machines, store):
+    """A job goes on without the flag, also on a disk that a restore has just filled, where nothing of the outer optimiser's state is yet; and with the
+    flag again the disk may be lost."""
+    first, second, third = machines
+    start(first, store, "back")
+    for name in "ab":
+        first.worker(name)
+    first.joined("a", "b")
+    job = folds.submit(first, "coordinator", rounds=9, steps=8)
+    first.wait_round(job, 2)
+    first.kill("coordinatord")
+    shutil.rmtree(first.data)
+    assert restore(second, store, "back").returncode == 0
+    second.ports = first.ports
+    for round_, flag in ((4, ()), (6, ("--store-state",))):
+        second.coordinator(*store.flags("back"), *flag, env=KEY)
+        second.wait_round(job, round_)
+        second.kill("coordinatord")
+    shutil.rmtree(second.data)
+    go_on(third, second, store, "back")
+    assert third.wait_job(job, "done")["modules"][0]["version"] == 9
+
+
 def test_a_store_that_is_out_of_reach(machines, store):
     """Nothing is acknowledged meanwhile, and nothing fails; after a clean stop and a start on the same disk it goes on."""
     first, second, _ = machines

@@ -69,8 +69,9 @@ struct blob_s3 *blob_s3_new(void);
  * far only the directory has. */
 int blob_s3_begin(struct blob_s3 *s, struct err *err);
 
-/* Makes writers wait for the store, and provides the operations save, fetch, drop and saved. */
-void blob_s3_through(struct blob_s3 *s);
+/* Provides the operation fetch.  through: makes writers wait for the store, and provides save, drop
+ * and saved, too. */
+void blob_s3_through(struct blob_s3 *s, bool through);
 
 /* The operations away and found of blobstore.h. */
 int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uint64_t size,

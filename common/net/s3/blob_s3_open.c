@@ -156,8 +156,7 @@ int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct
     s->quota = o->quota_bytes;
     s->cache_max = o->cache_bytes;
     s->cache_dir = str_dup(o->cache_dir);
-    if (o->through)
-        blob_s3_through(s);
+    blob_s3_through(s, o->through);
     int rc = set_lead(s, o, err);
     if (rc == 0)
         rc = open_all(s, o, err);

@@ -146,11 +146,13 @@ static int saved(struct blobstore *base, const char *names, blob_saved_fn *fn, v
     return rc;
 }
 
-void blob_s3_through(struct blob_s3 *s)
+void blob_s3_through(struct blob_s3 *s, bool through)
 {
+    s->ops.fetch = fetch; /* also what was saved while it was one */
+    if (!through)
+        return;
     s->enter = enter;
     s->ops.save = save;
-    s->ops.fetch = fetch;
     s->ops.drop = drop;
     s->ops.saved = saved;
 }

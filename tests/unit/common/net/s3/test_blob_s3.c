@@ -748,6 +748,12 @@ static void test_beside(void **state)
     assert_int_equal(r->s->ops->fetch(r->s, "outer/10/a", back, sha256, 5, &r->err), 0);
     fake_set(r->f.objects, "p/q/outer/2/b", "older", 5); /* of a release whose keys had no hash */
     assert_int_equal(r->s->ops->fetch(r->s, "outer/2/b", back, sha256, 5, &r->err), 0);
+    r->through = false;
+    reopen(r);
+    assert_null(r->s->ops->save); /* what was saved before can still be had */
+    assert_int_equal(file_remove(back, NULL), 0);
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/10/a", back, sha256, 5, &r->err), 0);
+    assert_true(file_exists(back));
     mem_free(path);
     mem_free(back);
 }
