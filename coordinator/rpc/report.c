@@ -364,6 +364,7 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
         task_failed(co, t,
                     !r->retryable ? FAULT_LASTING
                     : program     ? FAULT_PROGRAM
+                    : diverged    ? FAULT_DIVERGED
                                   : FAULT_TASK,
                     reason);
         if (!program && !diverged) /* after it: what it was before counts for the task */

@@ -202,6 +202,7 @@ struct task {
     uint32_t slow;                    /* how often it was taken from a worker that was too slow */
     uint64_t lost_by;                 /* pending: the worker that was taken for lost with it */
     struct failure_list failed;       /* the workers that failed it */
+    uint32_t own_failures;            /* of the job's program, or of steps that diverge */
     uint64_t not_before_ms;           /* back-off of all workers */
     uint32_t steps_done, steps_total; /* from heartbeats */
     uint32_t first_steps;             /* the first that it told: those of an attempt before, too */

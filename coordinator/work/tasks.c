@@ -362,11 +362,11 @@ static bool ends_aside(const struct task *t, enum task_fault fault, bool others)
 
 /* Where nobody else can come, and a person waits: the user's own program, or steps that diverge,
  * fail another time as they did before. */
-static bool is_hopeless(const struct coordinator *co, const struct task *t, enum task_fault fault)
+static bool is_hopeless(const struct coordinator *co, struct task *t, enum task_fault fault)
 {
-    return co->opt.local && t->failures >= TASK_FAILURES_MAX &&
-           (fault == FAULT_PROGRAM ||
-            (fault == FAULT_TASK && t->kind == TASK_TRAIN && t->train.n_diverged > 0));
+    const bool own = fault == FAULT_PROGRAM || fault == FAULT_DIVERGED;
+    t->own_failures += own;
+    return own && co->opt.local && t->own_failures >= TASK_FAILURES_MAX;
 }
 
 void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason)
@@ -375,12 +375,12 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
     struct job *j = state_job(&co->state, t->job_id);
     struct failure_decision d;
     char text[REASON_MAX];
-    const bool others = note_failure(co, t, fault, &d);
+    const bool others = note_failure(co, t, fault, &d), hopeless = is_hopeless(co, t, fault);
     t->failures++;
     core_say(co, t->job_id, t->worker_id, "%s task %llu failed (%u times now) on worker %llu: %s",
              task_kind_name(t->kind), (unsigned long long)t->id, t->failures,
              (unsigned long long)t->worker_id, reason);
-    if (d.confirmed || is_hopeless(co, t, fault) || (aside && ends_aside(t, fault, others))) {
+    if (d.confirmed || hopeless || (aside && ends_aside(t, fault, others))) {
         task_end(co, t, TASK_FAILED, reason);
         if (!aside)
             job_doom(j, "%s task %llu failed: %s", task_kind_name(t->kind),

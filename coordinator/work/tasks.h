@@ -30,10 +30,11 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
  * unknown, or contributions to its starting version are no longer folded. */
 bool task_end_in_part(struct coordinator *co, const struct job *j, struct task *t);
 enum task_fault {
-    FAULT_PASSING, /* of the network, a disk, or ours: held against nobody, never final */
-    FAULT_TASK,    /* another try may succeed, here or elsewhere */
-    FAULT_PROGRAM, /* as FAULT_TASK, but of a program that came with the job */
-    FAULT_LASTING, /* its worker says that nobody can do it */
+    FAULT_PASSING,  /* of the network, a disk, or ours: held against nobody, never final */
+    FAULT_TASK,     /* another try may succeed, here or elsewhere */
+    FAULT_PROGRAM,  /* as FAULT_TASK, but of a program that came with the job */
+    FAULT_DIVERGED, /* as FAULT_TASK, but of the steps of a phase */
+    FAULT_LASTING,  /* its worker says that nobody can do it */
 };
 /* The task's holder failed it. */
 void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason);

@@ -328,26 +328,37 @@ static void test_only_trainer(void **state)
 }
 
 /* Whoever waits for `skerry run` is told after five failures of his own program, or of its steps;
- * a swarm, where a worker may come that can do it, waits. */
+ * a swarm, where a worker may come that can do it, waits.  Other failures, of the network say, are
+ * not counted. */
 static void test_hopeless_here(void **state)
 {
     struct coordinator *co = *state;
     struct worker *w = state_add_worker(&co->state, 0), *other = state_add_worker(&co->state, 0);
-    for (unsigned i = 0; i < 6; i++) {
-        const bool local = i % 2, plain = i > 3, diverged = i == 2 || i == 3;
-        struct job *j = add(&co->state, diverged || plain ? diloco : OWN);
+    static const struct {
+        enum task_fault fault, before;
+        bool local, ends;
+    } cases[] = {
+        {FAULT_PROGRAM, .local = true, .ends = true},
+        {FAULT_DIVERGED, .local = true, .ends = true},
+        {FAULT_DIVERGED, FAULT_TASK, .local = true, .ends = true},
+        {FAULT_TASK, .local = true},
+        {FAULT_PASSING, .local = true},
+        {FAULT_PROGRAM},
+        {FAULT_DIVERGED},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct job *j = add(&co->state, cases[i].fault == FAULT_PROGRAM ? OWN : diloco);
         struct task *t = leased(co, j, TASK_TRAIN, w);
-        co->opt.local = local;
-        for (unsigned n = 1; n <= TASK_FAILURES_MAX; n++) {
-            assert_int_equal(t->state, TASK_LEASED);
-            if (diverged)
-                t->train.n_diverged = 1;
-            task_failed(co, t, diverged || plain ? FAULT_TASK : FAULT_PROGRAM, "no luck");
-            if (n < TASK_FAILURES_MAX)
-                task_lease(co, t, n % 2 ? other : w);
+        co->opt.local = cases[i].local;
+        for (unsigned n = 1; n < 2 * TASK_FAILURES_MAX; n++) {
+            task_failed(co, t, n <= TASK_FAILURES_MAX ? cases[i].before : cases[i].fault,
+                        "no luck");
+            assert_int_equal(t->state, TASK_PENDING);
+            task_lease(co, t, n % 2 ? other : w);
         }
-        assert_int_equal(t->state, local && !plain ? TASK_FAILED : TASK_PENDING);
-        assert_int_equal(j->doom != NULL, local && !plain);
+        task_failed(co, t, cases[i].fault, "no luck");
+        assert_int_equal(t->state, cases[i].ends ? TASK_FAILED : TASK_PENDING);
+        assert_int_equal(j->doom != NULL, cases[i].ends);
     }
 }
 
