@@ -352,11 +352,11 @@ def test_auto_keeps_latents(place, tmp_path):
         assert not written()
         kept = train("auto", "auto", first_epoch)
         assert "each is seen only 1.8 times" in swarm.log("coordinatord")
-        assert "latents are kept: of the 160 that are left 73 are read from the disk" in swarm.log("a")
+        assert "latents are kept: of this phase's pictures 0 % lie on the disk, the others come again 0.84 times" in swarm.log("a")
         assert after and written() == after
         assert equal(each, kept)
         again = train("auto-again", "auto")
-        assert "latents are kept: of the 160 that are left 160 are read from the disk" in swarm.log("a")
+        assert "latents are kept: of this phase's pictures 100 % lie on the disk" in swarm.log("a")
         assert written() == after
         assert equal(each, again)
 

@@ -30,7 +30,7 @@ ELSEWHERE = {
     "common/net/net_fault.c": "test_rpc_server.c; test builds alone have faults",
     "worker/forget.c": "test_agent.c",
     "worker/settle.c": "test_agent.c",
-    "worker/engine/encoders.c": "test_replica_encoders.c",
+    "worker/engine/encoders.c": "test_replica_encoders.c, test_encoders_keep.c",
     "worker/engine/forward.c": "test_work_eval.c",
     "worker/engine/task_experts.c": "test_mixture.c",
     "worker/kinds/kinds.c": "a table: the test of each kind",

@@ -1,22 +1,23 @@
 #include "worker/data/keep.h"
 
-/* Items that the replica is to meet for the first time. */
-static double fresh(const struct keep_in *in)
+static double items(const struct keep_in *in)
 {
-    const double sides = in->flip ? 2 : 1, items = sides * (double)in->samples;
-    const double epochs = in->left * in->replicas / (double)in->samples;
-    const double once = 1 / (sides * in->replicas); /* the chance to meet an item in an epoch */
-    const double unseen = pow(1 - once, floor(epochs)) * (1 - once * (epochs - floor(epochs)));
-    return items * (1 - unseen);
+    return (in->flip ? 2.0 : 1.0) * (double)in->samples;
 }
 
-/* Samples whose moments would be read from the disk. */
+/* How often an item that is new in this epoch comes again. */
 static double again(const struct keep_in *in)
 {
-    const double left = in->left, met = fresh(in);
-    const double bytes = met * (double)in->record_bytes;
-    const double fits = bytes > (double)in->room_bytes ? (double)in->room_bytes / bytes : 1;
-    return (left - met + met * in->there) * fits;
+    const double epoch = (double)in->samples / in->replicas;
+    const double after = in->left - (epoch - fmod(in->done, epoch));
+    return after < 1 ? 0 : after / items(in);
+}
+
+/* The share of the replica's items that have room. */
+static double fits(const struct keep_in *in)
+{
+    const double bytes = fmin(items(in), in->done + in->left) * (double)in->record_bytes;
+    return bytes > (double)in->room_bytes ? (double)in->room_bytes / bytes : 1;
 }
 
 bool keep_depends(const struct keep_in *in, struct keep_decision *ret)
@@ -26,9 +27,12 @@ bool keep_depends(const struct keep_in *in, struct keep_decision *ret)
         why = "bubbles of the pipeline run the encoder";
     else if (in->left == 0 || in->samples == 0 || in->replicas == 0)
         why = "it is not known how often they come again";
-    else if (again(in) < 1)
-        why = in->room_bytes < in->record_bytes ? "the disk has no room for their latents"
-                                                : "none of them is to come again";
+    else if (in->there > 0)
+        return true;
+    else if (again(in) == 0)
+        why = "none of them is to come again";
+    else if (in->room_bytes < in->record_bytes)
+        why = "the disk has no room for their latents";
     if (!why)
         return true;
     *ret = (struct keep_decision){0};
@@ -40,15 +44,16 @@ void keep_decide(const struct keep_in *in, struct keep_decision *ret)
 {
     if (!keep_depends(in, ret))
         return;
-    const double left = in->left, read = again(in);
-    struct keep_decision d = {.each_s = left * in->encode_s / in->devices};
-    d.kept_s = (left - read) * (in->encode_s + in->put_s) + read * in->get_s;
+    const double fresh = 1 - in->there, q = again(in), room = fits(in), encode = in->encode_s;
+    struct keep_decision d = {.each_s = (1 + fresh * q) * encode / in->devices};
+    d.kept_s = in->there * in->get_s +
+               fresh * (encode + room * (in->put_s + q * in->get_s) + (1 - room) * q * encode);
     d.keep = d.kept_s < d.each_s;
     (void)snprintf(d.reason, sizeof d.reason,
-                   "%s: of the %.0f that are left %.0f are read from the disk, so that this takes "
-                   "%.3g s; encoding all takes %.3g s (%.3g ms each%s)",
-                   d.keep ? "latents are kept" : "pictures are encoded in each step", left, read,
-                   d.kept_s, d.each_s, 1e3 * in->encode_s,
+                   "%s: of this phase's pictures %.0f %% lie on the disk, the others come again "
+                   "%.2g times; kept, one takes %.3g ms in all, else %.3g ms (%.3g ms each time%s)",
+                   d.keep ? "latents are kept" : "pictures are encoded in each step",
+                   100 * in->there, q, 1e3 * d.kept_s, 1e3 * d.each_s, 1e3 * encode,
                    in->devices > 1 ? ", on all devices" : "");
     *ret = d;
 }

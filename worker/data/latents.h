@@ -35,8 +35,11 @@ void latents_close(struct latents *l); /* accepts NULL */
 /* The most bytes of all files, and of one sample's moments. */
 uint64_t latents_room(const struct latents *l);
 size_t latents_record(const struct latents *l);
-/* Does the shard have a file, which may have holes? */
-bool latents_has(const struct latents *l, const uint8_t shard_sha256[HASH_BYTES]);
+/* The share of a shard's samples from `start` on, of both sides if these are kept, that is there:
+ * 0..1.  Looks at no more than LATENTS_LOOKED_AT of many. */
+#define LATENTS_LOOKED_AT 256
+double latents_share(const struct latents *l, const uint8_t shard_sha256[HASH_BYTES],
+                     uint32_t start, uint32_t count);
 /* Measures how long the disk takes for a sample's moments, with a file of a few megabytes. */
 int latents_measure(const struct latents *l, double *ret_put_s, double *ret_get_s, struct err *err);
 

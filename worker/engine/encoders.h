@@ -28,6 +28,10 @@ struct engine;
 struct latents;
 struct work;
 
+/* Pictures that run at a time: enough to fill a card; one on a CPU, whose layers then stay in the
+ * caches. */
+#define ENCODERS_CARD_IMAGES 8
+
 struct encoder_rank {
     struct encoders *set;
     struct device *dev;
@@ -73,14 +77,21 @@ int encoders_plan(struct engine *e, struct work *w, struct err *err);
  * take keeps it.
  * -ERR_CONFIG when the files are not what the job says. */
 int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err);
-/* Looks whether a TRAIN task, whose shards are in the cache, is on pictures, which are then encoded
+/* Opens the latents that the worker keeps of the set's VAE, beside the engine's other state. */
+int encoders_open_kept(struct encoders *enc, const struct engine *e, const struct work *w,
+                       struct err *err);
+
+/* encoders_keep.c: where pictures are encoded.
+ *
+ * Looks whether a TRAIN task, whose shards are in the cache, is on pictures, which are then encoded
  * in each step, or on latents. */
 int encoders_look(struct encoders *enc, const struct work *w, struct err *err);
 /* With encoders.run: auto, whether a TRAIN task in whose steps pictures are encoded is to keep
  * their latents (worker/data/keep.h); logs why.  filled: its pipeline's bubbles run the encoder.
  * Measures the encoder and the disk if it is the set's first such task.  Accepts NULL. */
-int encoders_keep(struct encoders *enc, struct engine *e, struct work *w, unsigned batch,
+int encoders_keep(struct encoders *enc, const struct engine *e, struct work *w, unsigned batch,
                   bool filled, bool *ret, struct err *err);
+
 struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */
 void encoders_drop(struct encoders *enc);             /* accepts NULL */
 

@@ -238,14 +238,30 @@ static void test_one_side(void **state)
     latents_close(l);
 }
 
-static void test_which_shards(void **state)
+/* What is there of a range, beside holes. */
+static void test_share(void **state)
 {
     struct fixture *f = *state;
     struct latents *l = open_it(f);
+    assert_true(latents_share(l, shard_a, 0, SAMPLES) == 0);
     put(l, shard_a, 1, false, 8);
-    assert_true(latents_has(l, shard_a));
-    assert_false(latents_has(l, shard_b));
+    put(l, shard_a, 2, false, 9);
+    put(l, shard_a, 2, true, 9);
+    assert_true(latents_share(l, shard_a, 1, 2) == 0.75);
+    assert_true(latents_share(l, shard_a, 0, 2) == 0.25);
+    assert_true(latents_share(l, shard_a, 3, SAMPLES - 3) == 0);
+    assert_true(latents_share(l, shard_a, 1, 0) == 0);
+    assert_true(latents_share(l, shard_a, UINT32_MAX, UINT32_MAX) == 0);
+    assert_true(latents_share(l, shard_b, 1, 2) == 0);
     assert_int_equal(latents_record(l), RECORD);
+    latents_close(l);
+    f->opt.mirrored = false;
+    f->opt.max_bytes = UINT64_MAX;
+    l = open_it(f);
+    const struct latents_place last = {shard_c, 100000, 99999, false};
+    latents_put(l, &last, (uint16_t[VALUES]){1});
+    assert_true(latents_share(l, shard_c, 99999, 1) == 1);
+    assert_true(latents_share(l, shard_c, 0, 100000) < 0.01);
     latents_close(l);
 }
 
@@ -293,9 +309,9 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_comes_back),   TEST(test_damaged),          TEST(test_room),
-        TEST(test_shared_room),  TEST(test_one_side),         TEST(test_full_stays_full),
-        TEST(test_which_shards), TEST(test_half_of_the_disk), TEST(test_measures),
+        TEST(test_comes_back),  TEST(test_damaged),          TEST(test_room),
+        TEST(test_shared_room), TEST(test_one_side),         TEST(test_full_stays_full),
+        TEST(test_share),       TEST(test_half_of_the_disk), TEST(test_measures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
