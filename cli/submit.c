@@ -135,9 +135,9 @@ static struct disk_need disk_of(const struct job_file *job, const struct composi
 
 static json_t *disk_json(const struct disk_need *d)
 {
-    return json_pack("{s:I,s:I,s:I,s:I}", "peak_bytes", (json_int_t)d->peak, "outer_bytes",
+    return json_pack("{s:I,s:I,s:I,s:I,s:I}", "peak_bytes", (json_int_t)d->peak, "outer_bytes",
                      (json_int_t)d->outer, "end_bytes", (json_int_t)d->end, "worker_bytes",
-                     (json_int_t)d->worker);
+                     (json_int_t)d->worker, "latents_bytes", (json_int_t)d->latents);
 }
 
 static json_t *prediction_json(const struct measured *at, int workers, const struct prediction *p,

@@ -74,6 +74,18 @@ static uint64_t versions(const struct job_spec *s, const struct sums *sum)
     return least(want, VERSIONS_KEPT_MAX);
 }
 
+static uint64_t latents_room(const struct job_spec *s)
+{
+    return (uint64_t)s->encoders.cache << 20;
+}
+
+/* Under encoders.run: auto each worker decides for itself (worker/data/keep.h). */
+static bool may_keep(const struct job_spec *s)
+{
+    return job_has_latents(s) && s->encoders.run == JOB_ENCODE_AUTO &&
+           s->data.crop != JOB_CROP_RANDOM;
+}
+
 static uint64_t at_worker(const struct job_spec *s, const struct composition *c,
                           const struct disk_options *opt, const struct sums *sum)
 {
@@ -91,7 +103,7 @@ static uint64_t at_worker(const struct job_spec *s, const struct composition *c,
     if (s->outer.where == JOB_WHERE_WORKER)     /* what it folds, and what that makes */
         bytes += 2 * F32 * n + 4 * F32 * n + sum->up / c->n_paths;
     if (job_has_latents(s) && s->encoders.run == JOB_ENCODE_WORKER)
-        bytes += (uint64_t)s->encoders.cache << 20;
+        bytes += latents_room(s);
     return bytes + (uint64_t)(opt->phase_share * (double)opt->shard_bytes) + opt->files_bytes;
 }
 
@@ -123,17 +135,22 @@ void disk_predict(const struct job_spec *s, const struct composition *c,
         .end = uploaded + least(last + 1, VERSIONS_KEPT) * F32 * all + F32 * all +
                least(last, kept) * sum.down + best,
         .worker = at_worker(s, c, opt, &sum),
+        .latents = may_keep(s) ? latents_room(s) : 0,
     };
 }
 
 void disk_show(const struct disk_need *need, FILE *out)
 {
     char peak[STR_HUMAN_MAX], outer[STR_HUMAN_MAX], end[STR_HUMAN_MAX], worker[STR_HUMAN_MAX];
+    char room[STR_HUMAN_MAX], latents[STR_HUMAN_MAX + 32] = "";
+    if (need->latents > 0)
+        (void)snprintf(latents, sizeof latents, ", and latents at most %s",
+                       str_human_bytes(need->latents, room));
     (void)fprintf(
         out,
         "disk      coordinator: %s at an outer step (%s if blobs are in an object store), "
         "%s at the end;\n          a worker: %s, and its cache takes more while there "
-        "is room\n",
+        "is room%s\n",
         str_human_bytes(need->peak, peak), str_human_bytes(need->outer, outer),
-        str_human_bytes(need->end, end), str_human_bytes(need->worker, worker));
+        str_human_bytes(need->end, end), str_human_bytes(need->worker, worker), latents);
 }

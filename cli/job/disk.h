@@ -17,12 +17,13 @@ struct disk_options {
 };
 
 /* In bytes.  Not counted: the database, samples, latents made before the training, and what a
- * worker's cache keeps for later while there is room. */
+ * worker keeps for later while there is room: its cache, and latents. */
 struct disk_need {
     uint64_t peak;  /* of the coordinator's blobs and outer states, at an outer step */
     uint64_t outer; /* the part of it that is on its own disk if blobs are in an object store */
     uint64_t end;   /* when the job has ended */
     uint64_t worker;
+    uint64_t latents; /* the most that a worker may choose to keep beside that */
 };
 
 /* Of a composition whose networks have parameters. */

@@ -88,6 +88,31 @@ static void what_is_uploaded(void **state)
     assert_int_equal(b.worker - a.worker, 507);
 }
 
+#define ENCODED(data, run)                                                                         \
+    "name: a\ndata: {path: x, image_size: 16, holdout: 0.1" data "}\n"                             \
+    "model: {patch: 4, dim: 32, depth: 2, heads: 2}\ntrain: {batch: 8}\n"                          \
+    "recipe: {replicas: 2}\nouter: {rounds: 3, steps: 20}\nencoders: {vae: v, cache: 7" run "}\n"
+
+/* A worker that is told to keep latents has room for them; else it may take what there is. */
+static void kept_latents(void **state)
+{
+    const struct disk_options opt = {.workers = 2, .phase_s = 1};
+    const struct disk_need fly = need(ENCODED("", ", run: fly"), opt);
+    const struct disk_need kept = need(ENCODED("", ", run: worker"), opt);
+    const struct disk_need own = need(ENCODED("", ""), opt);
+    char text[512] = "";
+    (void)state;
+    assert_int_equal(kept.worker - fly.worker, 7 << 20);
+    assert_int_equal(own.worker, fly.worker);
+    assert_int_equal(own.latents, 7 << 20);
+    assert_true(fly.latents == 0 && kept.latents == 0);
+    assert_int_equal(need(ENCODED(", crop: random", ""), opt).latents, 0);
+    FILE *out = fmemopen(text, sizeof text - 1, "w");
+    disk_show(&own, out);
+    (void)fclose(out);
+    assert_non_null(strstr(text, "while there is room, and latents at most 7.0 MiB\n"));
+}
+
 /* Each expert is a module of its own, and four outer steps are made at a time. */
 static void experts(void **state)
 {
@@ -108,6 +133,7 @@ int main(void)
         cmocka_unit_test(a_job_of_one_round),
         cmocka_unit_test(snapshots_of_many_replicas),
         cmocka_unit_test(what_is_uploaded),
+        cmocka_unit_test(kept_latents),
         cmocka_unit_test(experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
