@@ -34,7 +34,8 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
     const bool many = in->shards > ENCODE_SHARDS_MAX;
     const bool often = share < 1 && (in->seen == 0 || times * (1 - share) > 2 * passes);
-    const char *keepers = often ? "; a worker keeps latents on its own disk if that is faster" : "";
+    const bool again = share < 1 && (in->seen == 0 || times > 1);
+    const char *keepers = again ? "; a worker keeps latents on its own disk if that is faster" : "";
     if (share > 0)
         (void)snprintf(held, sizeof held, ", %.1f of them in bubbles (%d stages, %d micro-batch%s)",
                        share * times, stages, micros, micros == 1 ? "" : "es");
@@ -79,6 +80,6 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
             times, held,
             in->flip ? "two passes of the encoder make" : "one pass of the encoder makes");
     else
-        say(ret, false, "pictures are encoded in each step: each is seen only %.1f times%s", times,
-            held);
+        say(ret, false, "pictures are encoded in each step: each is seen only %.1f times%s%s",
+            times, held, keepers);
 }

@@ -28,7 +28,8 @@ static const struct {
     {"asked step", 100000, .asked_step = true, .reason = "as encoders.run says"},
     {"random", 100000, .random_crop = true, .reason = "data.crop random"},
     {"seconds", 0, .once = true, .reason = "bounded by time"},
-    {"twice", 200, .reason = "only 2.0 times"},
+    {"twice", 200,
+     .reason = "only 2.0 times; a worker keeps latents on its own disk if that is faster"},
     {"more", 210, .once = true, .reason = "seen 2.1 times, and one pass of the encoder makes"},
     {"flip", 400, .flip = true, .reason = "only 4.0 times"},
     {"flip more", 410, .flip = true, .once = true,
@@ -89,11 +90,11 @@ static void test_encode(void **state)
     }
 }
 
-/* Whoever sees a picture hardly more than once is not told of a cache for it. */
+/* Whoever sees no picture twice is not told of a cache for it. */
 static void test_no_cache(void **state)
 {
     struct encode_decision d;
-    const struct encode_in in = {.pictures = 100, .seen = 200, .latents_bytes = 6, .disk_free = 10};
+    const struct encode_in in = {.pictures = 100, .seen = 100, .latents_bytes = 6, .disk_free = 10};
     encode_decide(&in, &d);
     assert_false(d.once);
     assert_non_null(strstr(d.reason, "of which 10 B are free"));
