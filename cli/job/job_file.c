@@ -5,6 +5,7 @@
 #include "cli/base/cli.h"
 #include "cli/base/model_folder.h"
 #include "common/base/moving.h"
+#include "common/base/clock.h"
 #include "cli/job/folders.h"
 #include "cli/job/upload.h"
 #include "cli/job/users_weights.h"
@@ -330,27 +331,46 @@ struct upload {
     uint64_t most; /* images that are read; 0: all */
     struct moving moving;
     uint64_t bytes_sent, bytes_there;
+    uint64_t bytes_all; /* of all shards, as the share says that the finished ones have */
+    uint64_t sends_ms;  /* when the first shard began to travel; 0: none has */
 };
 
+/* Of what is to be sent this much of a shard, and the shards before it. */
+static void show_sent(void *ctx, uint64_t done, uint64_t total)
+{
+    struct upload *up = ctx;
+    if (!up->sends_ms)
+        up->sends_ms = clock_now_ms();
+    struct moving show = {"uploading the data", up->sends_ms, up->moving.shown_ms};
+    moving_show(&show, up->bytes_sent + done, up->bytes_all - up->bytes_there);
+    up->moving.shown_ms = show.shown_ms;
+}
+
+static void show_images(struct upload *up, uint64_t done, uint64_t total)
+{
+    char sent[STR_HUMAN_MAX], uploaded[STR_HUMAN_MAX + 16] = "", line[128];
+    if (!moving_due(&up->moving))
+        return;
+    if (up->bytes_sent)
+        (void)snprintf(uploaded, sizeof uploaded, ", %s uploaded",
+                       str_human_bytes(up->bytes_sent, sent));
+    (void)snprintf(line, sizeof line, "%s: %llu of %llu images%s", up->moving.what,
+                   (unsigned long long)done, (unsigned long long)total, uploaded);
+    moving_say(line);
+}
+
+/* Texts are sent once all of them are read. */
 static int show_cut(void *ctx, uint64_t done, uint64_t total)
 {
     struct upload *up = ctx;
-    char sent[STR_HUMAN_MAX], uploaded[STR_HUMAN_MAX + 16] = "", line[128];
-
     if (cli_interrupted)
         return -ERR_CANCELLED;
-    if (!up->progress || !moving_due(&up->moving))
-        return 0;
-    if (up->cli)
-        (void)snprintf(uploaded, sizeof uploaded, ", %s uploaded",
-                       str_human_bytes(up->bytes_sent, sent));
-    if (up->text)
-        (void)snprintf(line, sizeof line, "%s: %llu %%%s", up->moving.what,
-                       (unsigned long long)(total ? done * 100 / total : 100), uploaded);
-    else
-        (void)snprintf(line, sizeof line, "%s: %llu of %llu images%s", up->moving.what,
-                       (unsigned long long)done, (unsigned long long)total, uploaded);
-    moving_say(line);
+    if (up->progress && !up->text)
+        show_images(up, done, total);
+    else if (up->progress && up->bytes_sent)
+        show_sent(up, 0, 0);
+    else if (up->progress)
+        moving_show(&up->moving, done, total);
     return 0;
 }
 
@@ -366,9 +386,11 @@ static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *
         return err_set(err, -ERR_CONFIG,
                        "the data make more than %d shards; raise data.shard_samples",
                        DATASET_SHARDS_MAX);
+    up->bytes_all =
+        (uint64_t)((double)(up->bytes_sent + up->bytes_there + shard->bytes) / shard->share);
     if (up->cli)
-        rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", up->progress,
-                         &sent, err);
+        rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard",
+                         up->progress ? show_sent : NULL, up, &sent, err);
     (void)unlink(shard->path); /* its temporary directory is removed later anyway */
     if (rc < 0) {
         up->failed = true;
@@ -558,7 +580,7 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
                         .shards = json_array(),
                         .text = job_is_text(&job->spec),
                         .progress = progress,
-                        .moving = moving_begin("reading and uploading the data")};
+                        .moving = moving_begin("reading the data")};
     int rc = cut(job, &up, &report, err);
     if (rc == 0) {
         if (progress)

@@ -29,7 +29,8 @@ static int there_and_back(struct cli *cli, const char *file, size_t size, double
     mem_free(bytes);
     const double begun = now_s();
     if (rc == 0)
-        rc = upload_blob(cli, file, sha256, size, "a file that times the link", false, NULL, err);
+        rc = upload_blob(cli, file, sha256, size, "a file that times the link", NULL, NULL, NULL,
+                         err);
     const double sent = now_s();
     (void)snprintf(path, sizeof path, "/v1/blobs/%s", hash_hex(sha256, sizeof sha256, hex));
     if (rc == 0)

@@ -33,7 +33,8 @@ static int ask(struct cli *cli, const json_t *about, json_t **ret, struct err *e
 
 /* An upload, and how far its tickets have carried it. */
 struct carried {
-    struct moving *show; /* NULL: nothing is shown */
+    xfer_progress_fn tell; /* may be NULL */
+    void *arg;
     uint64_t most;
     unsigned tickets; /* in a row by which it came no further */
 };
@@ -45,16 +46,16 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
         c->most = done;
         c->tickets = 1;
     }
-    if (c->show)
-        moving_show(c->show, done, total);
+    if (c->tell)
+        c->tell(c->arg, done, total);
 }
 
 /* Sends the file unless it is there.  A ticket lasts for an hour and dies with the coordinator's
  * machine: the next one goes on where the file was cut. */
 static int send(struct cli *cli, const char *path, const json_t *about, const char *what,
-                struct moving *show, bool *ret_sent, struct err *err)
+                xfer_progress_fn tell, void *arg, bool *ret_sent, struct err *err)
 {
-    struct carried c = {.show = show};
+    struct carried c = {.tell = tell, .arg = arg};
     for (;;) {
         json_t *answer;
         int rc = ask(cli, about, &answer, err);
@@ -110,20 +111,19 @@ static int keep(struct cli *cli, json_t *about, struct err *err)
 }
 
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
-                const char *what, bool progress, uint64_t *ret_sent, struct err *err)
+                const char *what, xfer_progress_fn tell, void *arg, uint64_t *ret_sent,
+                struct err *err)
 {
-    char *does = str_printf("uploading %s", what), hex[HASH_HEX_MAX];
-    struct moving show = moving_begin(does);
+    char hex[HASH_HEX_MAX];
     bool sent = false;
     hash_hex(sha256, HASH_BYTES, hex);
     json_t *about = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size);
-    int rc = send(cli, path, about, what, progress ? &show : NULL, &sent, err);
+    int rc = send(cli, path, about, what, tell, arg, &sent, err);
     if (rc == 0)
         rc = keep(cli, about, err);
     if (rc == 0 && ret_sent)
         *ret_sent = sent ? size : 0;
     json_decref(about);
-    mem_free(does);
     return rc;
 }
 
@@ -136,16 +136,19 @@ int upload_file(struct cli *cli, const char *path, const char *what, bool progre
                 struct err *err)
 {
     uint8_t sha256[HASH_BYTES];
-    char hex[HASH_HEX_MAX], human[STR_HUMAN_MAX];
+    char hex[HASH_HEX_MAX], human[STR_HUMAN_MAX], *does = str_printf("uploading %s", what);
     uint64_t size = 0;
 
     const bool large = progress && file_size(path, &size, NULL) == 0 && size >= LARGE_BYTES;
     if (large)
         fprintf(stderr, "reading %s (%s)\n", what, str_human_bytes(size, human));
     int rc = hash_file_until(path, is_interrupted, NULL, sha256, &size, err);
+    struct moving show = moving_begin(does);
     if (rc == 0)
-        rc = upload_blob(cli, path, sha256, size, what, large, NULL, err);
+        rc = upload_blob(cli, path, sha256, size, what, large ? moving_show : NULL, &show, NULL,
+                         err);
     moving_clear();
+    mem_free(does);
     if (rc < 0)
         return rc;
     hash_hex(sha256, HASH_BYTES, hex);

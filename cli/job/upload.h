@@ -6,15 +6,17 @@
 
 #include "common/base/base.h"
 #include "common/base/hash.h"
+#include "common/net/http/transfer.h"
 
 struct cli;
 
 /* Sends the file unless a blob with this hash is there already; *ret_sent (may be NULL)
  * is the bytes that travelled.  The coordinator keeps it for a day, and for longer while `cli` goes
- * on with further files.  `what` ("a shard") is for messages.  With `progress` stderr says
- * how far it is. */
+ * on with further files.  `what` ("a shard") is for messages; `tell`, which may be NULL, hears how
+ * far it is. */
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
-                const char *what, bool progress, uint64_t *ret_sent, struct err *err);
+                const char *what, xfer_progress_fn tell, void *arg, uint64_t *ret_sent,
+                struct err *err);
 
 /* Hashes and sends a file; *ret = {"sha256", "size"}, owned by the caller.  With `progress` stderr
  * says how far a large one is. */

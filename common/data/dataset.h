@@ -101,6 +101,7 @@ struct dataset_shard {
     uint32_t samples;
     uint64_t tokens; /* 0 for images */
     bool holdout;
+    double share; /* of all samples, about: those in this shard and the earlier ones */
 };
 typedef int dataset_shard_fn(void *ctx, const struct dataset_shard *shard, struct err *err);
 

@@ -25,12 +25,15 @@ static int shard_finish(struct cutter *c, struct output *o, bool holdout)
     o->shard = NULL;
     if (rc < 0)
         return rc;
+    c->finished += info.samples;
+    const double good = (double)c->samples - c->report.bad_count, done = (double)c->finished;
     struct dataset_shard shard = {
         .path = o->path,
         .bytes = info.bytes,
         .samples = info.samples,
         .tokens = info.tokens,
         .holdout = holdout,
+        .share = done / fmax(done, good),
     };
     memcpy(shard.sha256, info.sha256, HASH_BYTES);
     return c->opt->on_shard(c->opt->ctx, &shard, c->err);
@@ -340,6 +343,7 @@ int cut_open(struct cutter *c, const struct dataset *ds, const struct dataset_cu
         .holdout_below = (uint64_t)ldexp(opt->holdout, 64),
         .report.classes = ds->classes.n,
     };
+    c->samples = c->total;
     if (ds->classes.n)
         c->report.counts = mem_alloc_array(ds->classes.n, sizeof(*c->report.counts));
     return 0;

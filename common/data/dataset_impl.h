@@ -217,7 +217,8 @@ struct cutter {
     struct output train, holdout;
     uint64_t holdout_below; /* a sample is held out if its 64-bit hash is below this */
     uint64_t seen, total;
-    bool any; /* a sample came already: its column's length is report.dim */
+    uint64_t samples, finished; /* there are, bad ones too; in finished shards */
+    bool any;                   /* a sample came already: its column's length is report.dim */
     struct err *err;
 };
 

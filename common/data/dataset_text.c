@@ -428,6 +428,7 @@ static int text_cut(struct cutter *c, struct dataset *ds)
         rc = settle_kept(&t);
     if (rc == 0)
         rc = check_documents(&t);
+    c->samples = t.train.records + t.holdout.records + c->report.bad_count;
     if (rc == 0)
         rc = emit_all(&t, &t.train, false);
     if (rc == 0)

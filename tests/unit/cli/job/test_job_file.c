@@ -14,6 +14,8 @@
 
 #include "cli/base/cli.h"
 #include "cli/job/job_file.h"
+#include "cli/job/upload.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/data/tar.h"
 #include "common/data/tokenizer.h"
@@ -32,6 +34,30 @@ static int open_dir(void **state)
 static int remove_dir(void **state)
 {
     return file_remove_tree(dir, NULL);
+}
+
+/* In place of upload.c's: a link on which each half of a file takes so many seconds. */
+static uint64_t half_s;
+
+int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
+                const char *what, xfer_progress_fn tell, void *arg, uint64_t *ret_sent,
+                struct err *err)
+{
+    for (uint64_t i = 0; i < 3; i++) {
+        clock_fake_advance(i ? half_s * 1000000000 : 0);
+        if (tell)
+            tell(arg, size * i / 2, size);
+    }
+    if (ret_sent)
+        *ret_sent = size;
+    return 0;
+}
+
+int upload_file(struct cli *cli, const char *path, const char *what, bool progress, json_t **ret,
+                struct err *err)
+{
+    *ret = json_object();
+    return 0;
 }
 
 static char *write_text(const char *name, const char *text)
@@ -215,6 +241,76 @@ static void an_interrupted_submission_starts_nothing(void **state)
     job_file_close(&job);
 }
 
+/* What a submission of a text says on stderr while its shards are on their way; a shard has so many
+ * pieces. */
+static void submit_slowly(const char *shard_samples, char said[8192])
+{
+    static const char *const answers[] = {"{\"id\": 1}", NULL};
+    char path[] = "/tmp/skerry-said.XXXXXX", yaml[512];
+    const int file = mkstemp(path), kept = dup(STDERR_FILENO);
+    struct script s;
+    struct cli cli = {0};
+    struct job_file job;
+    struct err err;
+    uint64_t id = 0;
+    write_documents("t.jsonl", 100, 20);
+    (void)snprintf(yaml, sizeof yaml,
+                   "name: a\ndata: {path: t.jsonl, holdout: 0, shard_samples: %s}\n" TEXT_MODEL
+                   "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\n"
+                   "outer: {rounds: 1, steps: 1}\n",
+                   shard_samples);
+    if (open_job(yaml, &job, &err) < 0)
+        fail_msg("%s", err.msg);
+    connect_to(&s, &cli, answers);
+    clock_fake_set(1000000000);
+    half_s = 6;
+    assert_true(file >= 0 && kept >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    const int rc = job_file_submit(&cli, &job, true, &id, &err);
+    (void)fflush(stderr);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    clock_fake_clear();
+    disconnect(&s, &cli);
+    if (rc < 0)
+        fail_msg("%s", err.msg);
+    const ssize_t n = pread(file, said, 8191, 0);
+    assert_true(n > 0);
+    said[n] = '\0';
+    close(kept);
+    close(file);
+    assert_int_equal(unlink(path), 0);
+    job_file_close(&job);
+}
+
+static double bytes(double n, const char *unit)
+{
+    return strcmp(unit, "KiB") == 0 ? n * 1024 : n;
+}
+
+/* How much of all shards, also while not all of them are cut. */
+static void an_upload_says_how_far_it_is(void **state)
+{
+    char said[8192], *line;
+    double sent, of, last = 0;
+    unsigned lines = 0;
+    submit_slowly("25", said);
+    for (line = strtok(said, "\n"); line; line = strtok(NULL, "\n")) {
+        char unit[8], units[8], rate[8], left[32] = "";
+        if (!str_starts(line, "uploading the data: "))
+            continue;
+        (void)sscanf(line, "uploading the data: %lf %7s of %lf %7[^,], %*u %7[^,], %31s left",
+                     &sent, unit, &of, units, rate, left);
+        sent = bytes(sent, unit);
+        of = bytes(of, units);
+        if (sent <= last || sent > of * 1.05 || strcmp(rate, "B/s") != 0 ||
+            (sent < of * 0.95 && !left[0]))
+            fail_msg("%s", line);
+        last = sent;
+        lines++;
+    }
+    assert_int_equal(lines, 2 * 8); /* of each shard two */
+    assert_true(last > of * 0.95);
+}
+
 static void what_a_job_names_must_be_there_and_fit(void **state)
 {
 #define REST "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\nouter: {rounds: 1, steps: 1}\n"
@@ -281,6 +377,7 @@ int main(void)
         cmocka_unit_test(an_interrupted_reading_is_no_fault_of_the_data),
         cmocka_unit_test(an_interrupted_look_is_no_fault_of_the_data),
         cmocka_unit_test(an_interrupted_submission_starts_nothing),
+        cmocka_unit_test(an_upload_says_how_far_it_is),
         cmocka_unit_test(what_a_job_names_must_be_there_and_fit),
         cmocka_unit_test(a_text_begins_with_what_the_tokenizer_has),
     };

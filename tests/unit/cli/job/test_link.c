@@ -39,7 +39,8 @@ static int pass(double rate, struct err *err)
 
 /* In place of upload.c's and of http_client.c's. */
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
-                const char *what, bool progress, uint64_t *ret_sent, struct err *err)
+                const char *what, xfer_progress_fn tell, void *arg, uint64_t *ret_sent,
+                struct err *err)
 {
     uint64_t there = 0;
     assert_int_equal(hash_file(path, net.sha256, &there, NULL), 0);

@@ -18,7 +18,7 @@ static int send_zeros(struct cli *cli, struct err *err)
     const uint8_t sha256[HASH_BYTES] = {0};
     uint64_t sent = 1;
     *err = (struct err){0};
-    const int rc = upload_blob(cli, "/dev/null", sha256, 1, "a shard", false, &sent, err);
+    const int rc = upload_blob(cli, "/dev/null", sha256, 1, "a shard", NULL, NULL, &sent, err);
     assert_true(rc < 0 || sent == 0);
     return rc;
 }
@@ -54,10 +54,11 @@ static void an_expired_ticket_is_renewed(void **state)
     const int fd = mkstemp(path);
     assert_int_equal(write(fd, "abc", 3), 3);
     connect_to(&s, &cli, answers);
-    if (upload_blob(&cli, path, sha256, 3, "a shard", false, &sent, &err) < 0)
+    if (upload_blob(&cli, path, sha256, 3, "a shard", NULL, NULL, &sent, &err) < 0)
         fail_msg("%s", err.msg);
     assert_int_equal(sent, 3);
-    assert_int_equal(upload_blob(&cli, path, sha256, 3, "a shard", false, NULL, &err), -ERR_AUTH);
+    assert_int_equal(upload_blob(&cli, path, sha256, 3, "a shard", NULL, NULL, NULL, &err),
+                     -ERR_AUTH);
     assert_non_null(strstr(err.msg, "uploading a shard: "));
     disconnect(&s, &cli);
     assert_int_equal(close(fd), 0);
@@ -75,7 +76,8 @@ static void earlier_uploads_are_kept(void **state)
     connect_to(&s, &cli, answers);
     assert_int_equal(send_zeros(&cli, &err), 0);
     cli.uploads_s -= 5 * 3600;
-    assert_int_equal(upload_blob(&cli, "/dev/null", sha256, 7, "a shard", false, NULL, &err), 0);
+    assert_int_equal(upload_blob(&cli, "/dev/null", sha256, 7, "a shard", NULL, NULL, NULL, &err),
+                     0);
     assert_non_null(strstr(s.body, "\"size\":1}")); /* the newest question */
     cli.uploads_s -= 5 * 3600;
     assert_int_equal(send_zeros(&cli, &err), -ERR_NOTFOUND);

@@ -33,6 +33,7 @@ static inline void fill_folder(const char *dir, const char *cls, int n, const ch
 struct got {
     char *dir;
     uint32_t shards, holdout_shards, samples, holdout;
+    double share;
     uint32_t counts[8];
     char names[32][128];        /* name, kind and class of the first ones, "=" and captions */
     uint8_t digest[HASH_BYTES]; /* of all shards' hashes */
@@ -67,6 +68,8 @@ static int on_shard(void *ctx, const struct dataset_shard *shard, struct err *re
     memcpy(both + HASH_BYTES, sha, HASH_BYTES);
     hash_sha256(both, sizeof(both), g->digest);
     g->shards++;
+    assert_true(shard->share > g->share);
+    g->share = shard->share;
     g->holdout_shards += shard->holdout;
     g->samples += shard->samples;
     g->holdout += shard->holdout ? shard->samples : 0;
@@ -101,6 +104,7 @@ static inline int cut(const char *path, uint64_t seed, double holdout, uint32_t 
         rc = dataset_cut(ds, &opt, report, err);
         dataset_close(ds);
     }
+    assert_true(rc < 0 || got->share == 1 || want_most);
     scratch_free(dir);
     return rc;
 }

@@ -14,6 +14,7 @@
 /* What came out of a cut, put together again. */
 struct got {
     uint32_t shards, samples, holdout;
+    double share;
     uint64_t tokens, holdout_tokens;
     char *text[64][2]; /* by number of the document: the pieces' texts, train and held out */
     char tail[64][DATASET_PIECE_MIN + 1]; /* a last piece that may have begun earlier */
@@ -62,6 +63,8 @@ static int on_shard(void *ctx, const struct dataset_shard *shard, struct err *re
         g->holdout += shard->holdout;
     }
     g->shards++;
+    assert_true(shard->share > g->share);
+    g->share = shard->share;
     g->tokens += s.tokens;
     g->holdout_tokens += shard->holdout ? s.tokens : 0;
     shard_close(&s);
@@ -91,6 +94,7 @@ static int cut(const struct dataset_options *opt, uint64_t seed, double holdout,
         rc = dataset_cut(ds, &c, report, ret_err);
         dataset_close(ds);
     }
+    assert_true(rc < 0 || g->share == 1);
     struct file_names left;
     OK(file_list(dir, 1000, &left, err));
     for (size_t i = 0; i < left.n; i++) /* the shards alone, no buckets */
