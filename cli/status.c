@@ -7,9 +7,11 @@
 #include "cli/show/follow.h"
 #include "cli/show/show.h"
 #include "cli/show/tensorboard.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
 
+#define WATCH_AGAIN_MS 400
 #define ID(id) ((unsigned long long)(id))
 
 /* Gets a path and prints the answer: unchanged with --json, else by print. */
@@ -306,6 +308,26 @@ const struct command command_tasks = {
 
 static const char *watch_tensorboard;
 
+/* The job, once its coordinator answers: one that restarts is waited for. */
+static int find_watched(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err)
+{
+    struct cli_away away = {.seen_ms = clock_now_ms()};
+    for (;; cli_sleep_ms(WATCH_AGAIN_MS)) {
+        int rc = cli_job_id(cli, args, ret, err);
+        if (rc == 0)
+            rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu?history=0&samples=0",
+                          ID(*ret));
+        if (rc == 0)
+            cli_say_back(&away);
+        if (rc == 0 || !cli_may_come_back(rc, away.seen_ms))
+            return rc;
+        if (!away.said)
+            fprintf(stderr, "waits for the coordinator at %s, for a minute: it does not answer\n",
+                    cli->url);
+        away.said = true;
+    }
+}
+
 static int run_watch(struct cli *cli, const struct args *args, struct err *err)
 {
     struct tensorboard *tb = NULL;
@@ -313,9 +335,7 @@ static int run_watch(struct cli *cli, const struct args *args, struct err *err)
     cli_catch_signals();
     if (watch_tensorboard && !watch_tensorboard[0])
         return err_set(err, -ERR_USAGE, "--tensorboard is empty, expected a directory");
-    int rc = cli_job_id(cli, args, &id, err);
-    if (rc == 0) /* a coordinator is waited for only once it is known to have the job */
-        rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu?history=0&samples=0", ID(id));
+    int rc = find_watched(cli, args, &id, err);
     if (rc == 0 && watch_tensorboard)
         rc = tensorboard_open(cli, id, watch_tensorboard, &tb, err);
     if (rc == 0)
@@ -329,8 +349,8 @@ const struct command command_watch = {
     .what = "follow a job to its end",
     .usage = "[JOB] [--tensorboard DIR]",
     .about = "Follows a job (by default the newest) to its end: in one line on a "
-             "terminal, and in a line for each round in a pipe or a file.  Ctrl-C "
-             "stops watching, not the job.",
+             "terminal, and in a line for each round in a pipe or a file.  A coordinator "
+             "that is away is waited for, for a minute.  Ctrl-C stops watching, not the job.",
     .flags =
         (const struct args_flag[]){
             {"tensorboard", 0, ARGS_STR, &watch_tensorboard, "DIR",

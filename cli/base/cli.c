@@ -175,6 +175,7 @@ bool cli_may_come_back(int rc, uint64_t seen_ms)
     case -ERR_NOTFOUND:
     case -ERR_CANCELLED:
     case -ERR_LIMIT:
+    case -ERR_USAGE:
     case -EINVAL:
     case -EBUSY:
     case -ENOSPC:

@@ -149,6 +149,33 @@ static void what_is_watched_is_named(void **state)
     *folder = NULL;
 }
 
+/* One that restarts, but not one that refuses; a minute is the most. */
+static void a_watch_waits_for_the_coordinator(void **state)
+{
+#define WATCHED "{\"id\": 7, \"round\": 4, \"rounds\": 4, \"state\": \"done\"}"
+    static const char *const away[] = {"503", "503", WATCHED, WATCHED, NULL},
+                             *const refuses[] = {"401", NULL},
+                             *const two[] = {"{\"items\": [{\"id\": 1, \"name\": \"a\"}, "
+                                             "{\"id\": 2, \"name\": \"a\"}]}",
+                                             NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_watch, &cli, "7", away, &r);
+    if (r.status != CLI_OK)
+        fail_msg("%d: %s", r.status, r.err.msg);
+    const char *said = strstr(r.said, "waits for the coordinator at http://127.0.0.1:");
+    assert_non_null(said);
+    assert_null(strstr(said + 1, "waits for"));
+    says(&r, "the coordinator is back after ");
+    run(&command_watch, &cli, "7", refuses, &r);
+    assert_int_equal(r.status, -ERR_AUTH);
+    assert_non_null(strstr(r.err.msg, "the coordinator refuses this token"));
+    says_no(&r, "waits for");
+    run(&command_watch, &cli, "a", two, &r);
+    misused(&r, "2 jobs have the name 'a'");
+    says_no(&r, "waits for");
+}
+
 /* A job or a drawing, but exactly one of them. */
 static void what_is_cancelled_is_named(void **state)
 {
@@ -267,6 +294,7 @@ int main(void)
         cmocka_unit_test(a_task_is_described),
         cmocka_unit_test(tasks_are_asked_for),
         cmocka_unit_test(what_is_watched_is_named),
+        cmocka_unit_test(a_watch_waits_for_the_coordinator),
         cmocka_unit_test(what_is_cancelled_is_named),
         cmocka_unit_test(a_name_is_an_id),
         cmocka_unit_test(a_worker_is_told_in_full),
