@@ -40,7 +40,7 @@ static void add_job(const json_t *job, struct table *t)
     table_cell(t, "%s", cli_str(job, "name", ""));
     table_cell(t, "%s", show_state(job));
     table_cell(t, "%lld/%lld", cli_int(job, "round", 0), cli_int(job, "rounds", 0));
-    table_real(t, cli_num(job, "loss", NAN), 4);
+    table_loss(t, cli_num(job, "loss", NAN));
     if (speed > 0)
         table_cell(t, "%.0f %s/s", speed, show_unit(job));
     else

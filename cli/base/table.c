@@ -26,6 +26,12 @@ void table_real(struct table *t, double x, int digits)
         table_cell(t, TABLE_NONE);
 }
 
+void table_loss(struct table *t, double x)
+{
+    char text[STR_HUMAN_MAX];
+    table_cell(t, "%s", isfinite(x) ? str_human_loss(x, text) : TABLE_NONE);
+}
+
 /* The width in characters, not bytes: names may be in any script. */
 static size_t width(const char *s)
 {

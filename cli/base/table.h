@@ -19,6 +19,7 @@ void table_init(struct table *t, const char *const *names, size_t columns);
 __attribute__((format(printf, 2, 3))) void table_cell(struct table *t, const char *fmt, ...);
 /* A number with `digits` after the point; NAN is TABLE_NONE. */
 void table_real(struct table *t, double x, int digits);
+void table_loss(struct table *t, double x); /* the same, as str_human_loss() */
 /* The names, then the rows; each line begins with two spaces. */
 void table_print(const struct table *t, FILE *out);
 void table_release(struct table *t);

@@ -74,11 +74,12 @@ static void add_trouble(const struct follow *f, const json_t *job, struct progre
 
 static void describe_round(const struct follow *f, const json_t *job, struct progress *p)
 {
-    char eta[STR_HUMAN_MAX];
+    char eta[STR_HUMAN_MAX], loss[STR_HUMAN_MAX];
     long long round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
     long long steps = cli_int(job, "total_steps", 0);
     if (cli_has(job, "loss"))
-        snprintf(p->words[LOSS], sizeof p->words[LOSS], "loss %.4f", cli_num(job, "loss", 0.0));
+        snprintf(p->words[LOSS], sizeof p->words[LOSS], "loss %s",
+                 str_human_loss(cli_num(job, "loss", 0.0), loss));
     if (f->speed > 0)
         snprintf(p->words[SPEED], sizeof p->words[SPEED], "%.*f %s/s", f->speed < 10 ? 1 : 0,
                  f->speed, show_unit(job));
@@ -112,11 +113,12 @@ static void describe_stage(const json_t *job, struct progress *p)
 static void describe(const struct follow *f, const json_t *job, struct progress *p)
 {
     const char *state = cli_str(job, "state", "?"), *reason = cli_str(job, "reason", "");
-    char loss[32] = "";
+    char loss[STR_HUMAN_MAX + 8] = "", number[STR_HUMAN_MAX];
     *p = (struct progress){.share = -1};
     if (cli_job_ended(state)) {
         if (cli_has(job, "loss"))
-            snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
+            snprintf(loss, sizeof loss, "  loss %s",
+                     str_human_loss(cli_num(job, "loss", 0.0), number));
         snprintf(p->words[ROUND], sizeof p->words[ROUND], "%s after round %lld/%lld%s%s%s", state,
                  cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss, *reason ? ": " : "",
                  reason);

@@ -47,18 +47,18 @@ const char *show_trouble(const json_t *job, char out[SHOW_TROUBLE_MAX])
 
 static void print_numbers(const json_t *job, FILE *out)
 {
-    char eta[STR_HUMAN_MAX];
+    char eta[STR_HUMAN_MAX], loss[STR_HUMAN_MAX];
     long long total = cli_int(job, "total_steps", 0);
     fprintf(out, "  round %lld/%lld  step %lld", cli_int(job, "round", 0),
             cli_int(job, "rounds", 0), cli_int(job, "step", 0));
     if (total)
         fprintf(out, "/%lld", total);
     if (cli_has(job, "loss"))
-        fprintf(out, "  loss %.4f", real(job, "loss"));
+        fprintf(out, "  loss %s", str_human_loss(real(job, "loss"), loss));
     if (cli_has(job, "eval_loss"))
-        fprintf(out, "  held-out %.4f", real(job, "eval_loss"));
+        fprintf(out, "  held-out %s", str_human_loss(real(job, "eval_loss"), loss));
     if (cli_has(job, "bits_per_byte"))
-        fprintf(out, "  bits/byte %.4f", real(job, "bits_per_byte"));
+        fprintf(out, "  bits/byte %s", str_human_loss(real(job, "bits_per_byte"), loss));
     if (real(job, "images_per_s") > 0)
         fprintf(out, "  %.0f %s/s", real(job, "images_per_s"), show_unit(job));
     if (cli_has(job, "eta_ms"))
@@ -197,7 +197,7 @@ static void route(const json_t *job, const json_t *path, char *out, size_t cap)
 
 static void add_path(const json_t *job, const json_t *path, struct table *t)
 {
-    char who[256], modules[128];
+    char who[256], modules[128], best[STR_HUMAN_MAX];
     const char *state = cli_str(path, "state", "");
     bool router = strcmp(cli_str(path, "network", ""), "router") == 0;
     if (!trainers(job, path, who, sizeof who))
@@ -215,11 +215,12 @@ static void add_path(const json_t *job, const json_t *path, struct table *t)
     table_cell(t, "%lld", cli_int(path, "samples", 0));
     table_cell(t, "%lld/%lld", cli_int(path, "round", 0), cli_int(path, "rounds", 0));
     table_cell(t, "%s", who);
-    table_real(t, real(path, "loss"), 4);
-    table_real(t, real(path, "eval_loss"), 4);
-    table_real(t, real(path, "bits_per_byte"), 4);
+    table_loss(t, real(path, "loss"));
+    table_loss(t, real(path, "eval_loss"));
+    table_loss(t, real(path, "bits_per_byte"));
     if (cli_has(path, "best_round"))
-        table_cell(t, "%.4f (%lld)", real(path, "best_loss"), cli_int(path, "best_round", 0));
+        table_cell(t, "%s (%lld)", str_human_loss(real(path, "best_loss"), best),
+                   cli_int(path, "best_round", 0));
     else
         table_cell(t, TABLE_NONE);
 }
@@ -228,12 +229,12 @@ static void add_path(const json_t *job, const json_t *path, struct table *t)
 static void print_only_path(const json_t *job, FILE *out)
 {
     const json_t *path = json_array_get(json_object_get(job, "path_list"), 0);
-    char who[256];
+    char who[256], best[STR_HUMAN_MAX];
     if (trainers(job, path, who, sizeof who))
         fprintf(out, "  trained by %s\n", who);
     if (cli_has(path, "best_round"))
-        fprintf(out, "  best held-out %.4f, after round %lld\n", real(path, "best_loss"),
-                cli_int(path, "best_round", 0));
+        fprintf(out, "  best held-out %s, after round %lld\n",
+                str_human_loss(real(path, "best_loss"), best), cli_int(path, "best_round", 0));
 }
 
 static void print_paths(const json_t *job, FILE *out)

@@ -373,6 +373,12 @@ char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX])
     return out;
 }
 
+char *str_human_loss(double x, char out[STR_HUMAN_MAX])
+{
+    (void)snprintf(out, STR_HUMAN_MAX, fabs(x) < 1e4 ? "%.4f" : "%.4g", x);
+    return out;
+}
+
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX])
 {
     uint64_t s = ms / 1000;

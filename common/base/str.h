@@ -64,6 +64,7 @@ char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX]);
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s", "3d04h" */
 char *str_human_number(double x, char out[STR_HUMAN_MAX]);      /* "0.125", "98.7", "1300" */
+char *str_human_loss(double x, char out[STR_HUMAN_MAX]);        /* "0.1250"; diverged "3.25e+07" */
 
 const char *str_plural(uint64_t n); /* "" for 1, else "s" */
 

@@ -163,7 +163,7 @@ static void drawn(const struct view_job *job, const struct grid_rec *s, char *ou
 static bool sentence(struct http_events *ev, const struct event *e, char *out, size_t size)
 {
     struct view_job job;
-    char of[40];
+    char of[40], loss[STR_HUMAN_MAX];
     if (e->kind == EVENT_LOG)
         return snprintf(out, size, "%s", e->text) > 0; /* cut is fine */
     if (e->kind == EVENT_WORKER || e->kind == EVENT_LOSS || e->kind == EVENT_TEXT ||
@@ -177,8 +177,9 @@ static bool sentence(struct http_events *ev, const struct event *e, char *out, s
     else if (e->sample != NULL)
         drawn(&job, e->sample, rest, left);
     else if (e->metric != NULL)
-        (void)snprintf(rest, left, ": held-out loss %.4f%s after round %u", e->metric->loss,
-                       of_path(&job, e->metric->path, of), e->metric->round);
+        (void)snprintf(rest, left, ": held-out loss %s%s after round %u",
+                       str_human_loss(e->metric->loss, loss), of_path(&job, e->metric->path, of),
+                       e->metric->round);
     else if (strcmp(job.state, "done") == 0 || strcmp(job.state, "failed") == 0 ||
              strcmp(job.state, "cancelled") == 0)
         return false; /* its end has a LOG event */

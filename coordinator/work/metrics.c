@@ -239,9 +239,10 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
                            .bytes_down = r->bytes_down};
     add_metric(co, j, &m);
     save_rounds_thinned(co->store, j, r->round + 1);
-    char text[160];
-    (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
-                   r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);
+    char text[160], loss[STR_HUMAN_MAX];
+    (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %s",
+                   r->round + 1, r->path, r->contributions, r->expected,
+                   str_human_loss((double)r->loss, loss));
     core_event(co, &(struct event){.kind = EVENT_ROUND, .job_id = j->id, .round = r, .text = text});
 }
 

@@ -62,15 +62,16 @@ static void a_column_without_a_value_is_left_out(void **state)
 
 static void only_finite_numbers_are_shown(void **state)
 {
-    static const char *const names[] = {">x", ">y", ">z", ">v"};
+    static const char *const names[] = {">x", ">y", ">z", ">v", ">loss"};
     struct table t;
-    table_init(&t, names, 4);
+    table_init(&t, names, 5);
     table_real(&t, 2.0 / 3.0, 4);
     table_real(&t, -1.5, 0);
     table_real(&t, (double)INFINITY, 2);
     table_real(&t, (double)NAN, 2);
-    printed(&t, "       x   y\n"
-                "  0.6667  -2\n");
+    table_loss(&t, 32472944);
+    printed(&t, "       x   y       loss\n"
+                "  0.6667  -2  3.247e+07\n");
 }
 
 static void names_in_any_script_align(void **state)

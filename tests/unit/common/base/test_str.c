@@ -159,12 +159,25 @@ static void counts_json(void **state)
     assert_false(str_json_exceeds("", 0, 0, 0));
 }
 
+static void tells_losses(void **state)
+{
+    static const struct {
+        double loss;
+        const char *text;
+    } cases[] = {{0.5, "0.5000"},         {-1.25, "-1.2500"}, {9999.5, "9999.5000"},
+                 {32472944, "3.247e+07"}, {-1e30, "-1e+30"},  {12345, "1.234e+04"}};
+    char out[STR_HUMAN_MAX];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(str_human_loss(cases[i].loss, out), cases[i].text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parses_u64),   cmocka_unit_test(parses_numbers),
         cmocka_unit_test(parses_units), cmocka_unit_test(suggests),
         cmocka_unit_test(checks_text),  cmocka_unit_test(counts_json),
+        cmocka_unit_test(tells_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
