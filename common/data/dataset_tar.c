@@ -418,6 +418,12 @@ static int find_tars(struct dataset *ds, struct err *err)
     int rc = file_pattern(ds->path, TARS_MAX, &t->names, err);
     if (rc == -EINVAL)
         rc = err_set(err, -ENOENT, "there is no dataset at %s", ds->path);
+    for (size_t i = 0; rc == 0 && i < t->names.n; i++)
+        if (file_is_dir(t->names.items[i]))
+            rc = err_set(err, -ERR_FORMAT,
+                         "the pattern %s, which is for tars, matches %s, a folder: give it by its "
+                         "name, without a pattern",
+                         ds->path, t->names.items[i]);
     return rc;
 }
 

@@ -263,6 +263,10 @@ static void refuses_tars(void **state)
     path = in(dir, "zzz*.tar");
     FAILS(images_open(path, &ds, err), "no file matches");
     mem_free(path);
+    fill_folder(dir, "pets/cat", 1, png);
+    path = in(dir, "pe*");
+    FAILS(images_open(path, &ds, err), "pets, a folder: give it by its name, without a pattern");
+    mem_free(path);
     scratch_free(dir);
 }
 
