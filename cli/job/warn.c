@@ -133,9 +133,10 @@ void warn_of_spares(const json_t *workers, uint32_t phases, json_t *to)
     const size_t n = count_here(workers);
     if (n > phases)
         say(to,
-            "%zu workers are here, but a round of this job has %u phase%s, so no more train at "
-            "once: a larger recipe.replicas gives the others some",
-            n, phases, str_plural(phases));
+            "a round of this job has %u phase%s, so of the %zu workers here %zu %s; a larger "
+            "recipe.replicas would have more of them train",
+            phases, str_plural(phases), n, n - phases,
+            n - phases == 1 ? "is a spare" : "are spares");
 }
 
 static void of_spares(const struct job_spec *spec, const json_t *workers, json_t *to)

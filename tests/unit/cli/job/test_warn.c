@@ -63,8 +63,8 @@ static void spare_workers_are_told(void **state)
     assert_int_equal(json_array_size(to), 0);
     warn_of_spares(list, 1, to);
     assert_string_equal(json_string_value(json_array_get(to, 0)),
-                        "3 workers are here, but a round of this job has 1 phase, so no more train "
-                        "at once: a larger recipe.replicas gives the others some");
+                        "a round of this job has 1 phase, so of the 3 workers here 2 are spares; a "
+                        "larger recipe.replicas would have more of them train");
     json_decref(list);
     json_decref(to);
 }
