@@ -480,6 +480,20 @@ static bool is_initials(const char *name, const char *word)
     return n >= 2 && name[n] == '\0';
 }
 
+/* '--work-dir' should find '--data-dir', if no other flag ends so. */
+static const char *only_alike(const char *word, const char *const *names, size_t n)
+{
+    const char *last = strrchr(word, '-'), *ret = NULL;
+    for (size_t i = 0; last && last[1] && i < n; i++) {
+        if (!names[i] || !str_ends(names[i], last))
+            continue;
+        if (ret)
+            return NULL;
+        ret = names[i];
+    }
+    return ret;
+}
+
 const char *str_suggest(const char *word, const char *const *names, size_t n)
 {
     const char *best = NULL;
@@ -500,7 +514,7 @@ const char *str_suggest(const char *word, const char *const *names, size_t n)
     for (size_t i = 0; i < n && !best && len >= 3; i++)
         if (names[i] && strlen(names[i]) >= 3 && (strstr(names[i], word) || strstr(word, names[i])))
             best = names[i];
-    return best;
+    return best ? best : only_alike(word, names, n);
 }
 
 char *str_hint(const char *word, const char *const *names, size_t n, const char *dashes,

@@ -80,7 +80,8 @@ char *str_wrapped(const char *text, size_t column, size_t indent);
 unsigned str_distance(const char *a, const char *b);
 
 /* The name nearest to `word` if it is near enough for a typing mistake, or one of few
- * that contain it; else NULL.  names may hold NULLs. */
+ * that contain it, or the only one with its last word after a dash; else NULL.  names may hold
+ * NULLs. */
 const char *str_suggest(const char *word, const char *const *names, size_t n);
 /* The same as the end of a sentence, "; did you mean '--port'?" with `dashes` before the name, or
  * ""; returns out. */

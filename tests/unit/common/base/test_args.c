@@ -74,6 +74,7 @@ static void refuses(void **state)
         {"f", "--data-dir is missing: where the state lives; usage: prog"},
         {"--data-dir", "--data-dir needs a value"},
         {"-d", "-d needs a value"},
+        {"--work-dir x f", "unknown flag '--work-dir'; did you mean '--data-dir'?"},
         {"--data-dirr x f", "unknown flag '--data-dirr'; did you mean '--data-dir'?"},
         {"f --version 3",
          "--version shows the program's version and is given alone (`prog --help`"},
