@@ -244,6 +244,8 @@ enum statement {
     THIN_ROUNDS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
     DEL_JOB_LAST = DEL_JOB_FIRST + 18,
+    DEL_ORPHANS_FIRST, /* rows that the lost rows of a removed job owned */
+    DEL_ORPHANS_LAST = DEL_ORPHANS_FIRST + 2,
     STATEMENTS
 };
 
@@ -327,6 +329,9 @@ static const char *const statements[STATEMENTS] = {
     [DEL_JOB_FIRST + 16] = "DELETE FROM encoder_files WHERE job=?",
     [DEL_JOB_FIRST + 17] = "DELETE FROM specs WHERE job=?",
     [DEL_JOB_LAST] = "DELETE FROM jobs WHERE id=?",
+    [DEL_ORPHANS_FIRST] = "DELETE FROM versions WHERE module NOT IN (SELECT id FROM modules)",
+    [DEL_ORPHANS_FIRST + 1] = "DELETE FROM contributions WHERE task NOT IN (SELECT id FROM tasks)",
+    [DEL_ORPHANS_LAST] = "DELETE FROM snapshots WHERE task NOT IN (SELECT id FROM tasks)",
 };
 
 const struct store_schema persist_schema = {
@@ -681,6 +686,9 @@ static void put_gone(struct store *s, struct state *st)
     for (size_t i = 0; i < st->jobs_gone.n; i++)
         for (int k = DEL_JOB_FIRST; k <= DEL_JOB_LAST; k++)
             store_put(s, k, "i", I(st->jobs_gone.at[i]));
+    if (st->jobs_gone.n > 0 && !state_any_unread(st))
+        for (int k = DEL_ORPHANS_FIRST; k <= DEL_ORPHANS_LAST; k++)
+            store_put(s, k, "");
     st->workers_gone.n = st->tasks_gone.n = st->jobs_gone.n = 0;
 }
 

@@ -336,14 +336,6 @@ static int load_job(struct state *st, const struct damaged *damaged, sqlite3_stm
     return 0;
 }
 
-static bool any_unread(const struct state *st)
-{
-    for (size_t i = 0; i < st->n_jobs; i++)
-        if (st->jobs[i]->unread)
-            return true;
-    return false;
-}
-
 static int load_class(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
@@ -431,7 +423,7 @@ static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = NULL;
     struct module_rec *m = (struct module_rec *)state_module(st, u64(q, 0), &j);
     if (m == NULL)
-        return any_unread(st) ? 0 : bad_row(err, "its module");
+        return state_any_unread(st) ? 0 : bad_row(err, "its module");
     if (u64(q, 1) + m->kept <= m->version || m->n_versions == m->kept)
         return 0;
     struct version_rec *v = &m->versions[m->n_versions++];
@@ -619,7 +611,7 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct task *t = state_edit_task(st, state_task(st, u64(q, 0)));
-    if (t == NULL ? any_unread(st) : !task_has_phase(t))
+    if (t == NULL ? state_any_unread(st) : !task_has_phase(t))
         return 0;
     if (t == NULL || u64(q, 1) != t->train.n_contributions)
         return bad_row(err, "its task");
@@ -645,7 +637,7 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_snapshot(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct task *t = state_edit_task(st, state_task(st, u64(q, 0)));
-    if (t == NULL ? any_unread(st) : t->kind != TASK_TRAIN)
+    if (t == NULL ? state_any_unread(st) : t->kind != TASK_TRAIN)
         return 0;
     const struct snapshot *had = t ? t->train.snapshot : NULL;
     const size_t n = had != NULL ? had->n : 0;

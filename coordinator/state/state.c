@@ -206,6 +206,14 @@ void state_drop_task(struct state *s, const struct task *t)
     task_free((struct task *)t);
 }
 
+bool state_any_unread(const struct state *s)
+{
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->unread)
+            return true;
+    return false;
+}
+
 void state_drop_job(struct state *s, struct job *j)
 {
     marks_add(&s->jobs_gone, j->id);

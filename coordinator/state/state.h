@@ -67,6 +67,8 @@ size_t state_workers_after(const struct state *s, uint64_t id);
 struct job *state_job(const struct state *s, uint64_t id);
 const struct task *state_task(const struct state *s, uint64_t id);
 const struct module_rec *state_module(const struct state *s, uint64_t id, struct job **ret_job);
+/* Is there a job whose rows are not loaded?  Rows whose own parent is lost count as its. */
+bool state_any_unread(const struct state *s);
 
 /* For writing, until the end of the turn; NULL of NULL. */
 struct worker *state_edit_worker(struct state *s, const struct worker *w);
