@@ -20,6 +20,7 @@
 struct accepted {
     uint64_t task, worker, job;
     uint32_t attempt;
+    bool counts; /* the task was done with it: not only noted (agree.h) */
 };
 
 /* A version that a commit has: its bits, and the phases in it. */
@@ -153,10 +154,11 @@ void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsign
                      (unsigned long long)worker, r->attempt);
         x->attempt = r->attempt;
         x->worker = worker;
+        x->counts = false;
         return;
     }
     struct accepted *x = add(&oracle.results, sizeof(*x));
-    *x = (struct accepted){r->task_id, worker, job, r->attempt};
+    *x = (struct accepted){r->task_id, worker, job, r->attempt, false};
 }
 
 static struct version *find_version(uint64_t module, uint64_t version)
@@ -319,13 +321,16 @@ static void look_at_results(const struct coordinator *co)
         if (t == NULL)
             sim_fail("task %llu, whose result was accepted, is not on record",
                      (unsigned long long)r->task);
-        if (t->state == TASK_DONE && t->attempt == r->attempt && t->worker_id == r->worker)
+        if (t->state == TASK_DONE && t->attempt == r->attempt && t->worker_id == r->worker) {
+            r->counts = true;
             continue;
+        }
         if (t->kind == TASK_TRAIN && t->attempt > r->attempt && was_refused(co, r)) {
             r->attempt = NO_ATTEMPT; /* the check of the outer step has refused it: it is redone */
             continue;
         }
-        if ((t->kind == TASK_CLUSTER || t->kind == TASK_SPLIT) && t->attempt > r->attempt) {
+        if ((t->kind == TASK_CLUSTER || t->kind == TASK_SPLIT) && !r->counts &&
+            t->attempt > r->attempt) {
             r->attempt = NO_ATTEMPT; /* another worker makes it again, to compare (agree.h) */
             continue;
         }

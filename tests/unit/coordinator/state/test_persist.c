@@ -136,6 +136,9 @@ static void make_state(struct state *st)
                             .uses = 4,
                             .uses_max = 5,
                             .workers_max = 6,
+                            .jobs_max = 7,
+                            .budget = 8.5,
+                            .spent = 9.25,
                             .edited = true};
     hash_sha256(secret, sizeof(secret), t->verifier);
     (void)str_copy(t->name, sizeof(t->name), "eye");
@@ -172,6 +175,7 @@ static void check_state(const struct state *a, const struct state *b)
     assert_memory_equal(t->verifier, a->tokens[0].verifier, sizeof(t->verifier));
     assert_int_equal(t->made_unix_ms + 10 * t->ends_unix_ms + 100 * t->revoked_unix_ms, 321);
     assert_int_equal(t->uses + 10 * t->uses_max + 100 * t->workers_max, 654);
+    assert_true(t->jobs_max == 7 && t->budget == 8.5 && t->spent == 9.25);
     const struct job *j = b->jobs[0];
     assert_string_equal(j->reason, "a 'reason'");
     assert_true(isnan(j->loss));
