@@ -407,6 +407,8 @@ static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late
     if (t->failures > 1)
         (void)snprintf(why + n, sizeof(why) - n, "; it failed %u times, at last: %.180s",
                        t->failures, t->reason);
+    else if (t->n_told > 0)
+        (void)str_copy(why + n, sizeof(why) - n, "; made once more, to compare (outer.spot_check)");
     int64_t until = from_now(ctx->co, d.until_ms);
     const uint64_t spent = core_now(ctx->co) - t->first_ms;
     if (d.verdict == LEASE_ALIVE && t->steps_done > t->first_steps &&
