@@ -17,6 +17,8 @@ static bool has_told(const struct task *t, uint64_t worker, uint64_t origin)
 /* Is somebody here who could make it again, of another origin than those that did and `origin`? */
 static bool others_are_here(const struct coordinator *co, const struct task *t, uint64_t origin)
 {
+    if (t->n_told > 0 && t->attempt - t->told[0]->attempt > AGREE_TRIES)
+        return false; /* they come and go, or fail */
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         const uint64_t from = worker_origin(w);
@@ -54,6 +56,7 @@ static void note(struct task *t, const struct worker *w, const struct agree_resu
     struct task_told *told = mem_alloc(sizeof(*told) + bytes);
     told->worker = w->id;
     told->origin = worker_origin(w);
+    told->attempt = t->attempt;
     told->n_sizes = r->n_sizes;
     memcpy(told->hash, r->hash, sizeof(told->hash));
     if (bytes > 0)

@@ -11,15 +11,17 @@
  * partitions may differ by AGREE_APART.  A confirmed worker's results count at once, unless they
  * are odd: possible, but not what was to be expected.
  *
- * Only workers that are here are waited for: while there is none of another origin, and when three
- * make three things of it, the newest result counts.  outer.spot_check: false switches it off.  A
- * restart forgets what was noted, and who was confirmed. */
+ * Only workers that are here are waited for, and only for AGREE_TRIES tries: while there is none of
+ * another origin, and when three make three things of it, the newest result counts.
+ * outer.spot_check: false switches it off.  A restart forgets what was noted, and who was
+ * confirmed. */
 #ifndef COORDINATOR_AGREE_H
 #define COORDINATOR_AGREE_H
 
 #include "coordinator/state/core.h"
 
 #define AGREE_APART 0.05 /* of the samples */
+#define AGREE_TRIES 8    /* by others, until it goes on without them */
 
 struct agree_result {
     uint8_t hash[32];

@@ -155,6 +155,7 @@ struct task_score {
 /* A result that has been made once, and waits for another worker's (coordinator/job/agree.h). */
 struct task_told {
     uint64_t worker, origin;
+    uint32_t attempt;
     uint8_t hash[32];
     size_t n_sizes;
     uint64_t sizes[]; /* of the partitions, in CLUSTER's */

@@ -187,6 +187,25 @@ static void test_the_other_leaves(void **state)
     assert_false(worker(r, FIRST)->confirmed);
 }
 
+/* Nor is it waited for ever for one that never stays long enough. */
+static void test_the_other_comes_and_goes(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
+    make(&g, FIRST, TASK_CLUSTER, false);
+    for (unsigned i = 0; i < AGREE_TRIES; i++) {
+        gets_nothing(r, FIRST);
+        (void)does(&g, SECOND, TASK_CLUSTER, false);
+        Skerry__V1__LeaveRequest m = SKERRY__V1__LEAVE_REQUEST__INIT;
+        assert_int_equal(CALL(r, &r->workers[SECOND], LEAVE, leave, &m), 0);
+        r->workers[SECOND].id = 0;
+        join_from(r, SECOND, "10.0.0.2:1");
+    }
+    make(&g, FIRST, TASK_CLUSTER, false);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+}
+
 /* One word against another, and nobody else: the job goes on, and nobody is blamed. */
 static void test_undecided(void **state)
 {
@@ -239,6 +258,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_liar_fits, begin, end),
         cmocka_unit_test_setup_teardown(test_liar_copies, begin, end),
         cmocka_unit_test_setup_teardown(test_the_other_leaves, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_other_comes_and_goes, begin, end),
         cmocka_unit_test_setup_teardown(test_undecided, begin, end),
         cmocka_unit_test_setup_teardown(test_switched_off, begin, end),
         cmocka_unit_test_setup_teardown(test_odd, begin, end),
