@@ -245,6 +245,9 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec,
     const struct job *t = state_job(&co->state, id);
     if (t == NULL)
         return err_set(err, -ERR_CONFIG, "recipe.teacher is %u, but there is no such job", id);
+    if (t->unread)
+        return err_set(err, -ERR_CONFIG, "recipe.teacher is job %u, which cannot be read: %.300s",
+                       id, t->reason);
     if (!t->comp.mixture)
         return err_set(err, -ERR_CONFIG,
                        "recipe.teacher is job %u, a %s: expected a ddm job, whose experts teach",

@@ -115,18 +115,23 @@ static int names(sqlite3 *db, struct job *j, struct err *err)
     "name: unread\ndata: {path: unread, image_size: 8}\nmodel: {dim: 4, depth: 1, heads: 1}\n"     \
     "train: {batch: 1}\nouter: {rounds: 1, steps: 1}\n"
 
-/* Gives it its own name, if that can be read. */
+static void take_name(const struct yaml_node *of, char **ret)
+{
+    const struct yaml_node *name = yaml_get(of, "name");
+    if (name == NULL || name->kind != YAML_SCALAR || !str_is_name(name->text, 64))
+        return;
+    mem_free(*ret);
+    *ret = str_dup(name->text);
+}
+
+/* Gives it its own names, as far as they can be read. */
 static void name_it(struct job *j)
 {
     struct yaml_doc doc;
-    const struct yaml_node *name = NULL;
     if (yaml_parse(j->yaml, strlen(j->yaml), "job.yaml", &doc, NULL) < 0)
         return;
-    name = yaml_get(doc.root, "name");
-    if (name != NULL && name->kind == YAML_SCALAR && str_is_name(name->text, 64)) {
-        mem_free(j->spec.name);
-        j->spec.name = str_dup(name->text);
-    }
+    take_name(doc.root, &j->spec.name);
+    take_name(yaml_get(doc.root, "recipe"), &j->spec.recipe.name);
     yaml_release(&doc);
 }
 

@@ -232,18 +232,27 @@ static const struct token_rec *spent_token(const struct state *s, const struct j
     return spent ? t : NULL;
 }
 
+/* The job's teacher, if its rows are not loaded, or NULL. */
+static const struct job *unread_teacher(const struct state *s, const struct job *j)
+{
+    const struct job *t = j->comp.teacher_job != 0 ? state_job(s, j->comp.teacher_job) : NULL;
+    return t != NULL && t->unread ? t : NULL;
+}
+
 const char *query_withheld(const struct state *s, const struct job *j)
 {
-    return j->paused                   ? "is of a job that a person has paused"
-           : budget_is_spent(j)        ? "is of a job whose budget is spent"
-           : spent_token(s, j) != NULL ? "is of a job of a token whose budget is spent"
-                                       : NULL;
+    return j->paused                      ? "is of a job that a person has paused"
+           : budget_is_spent(j)           ? "is of a job whose budget is spent"
+           : spent_token(s, j) != NULL    ? "is of a job of a token whose budget is spent"
+           : unread_teacher(s, j) != NULL ? "is of a job whose teacher cannot be read"
+                                          : NULL;
 }
 
 /* The same as a sentence that says what to do; false: they are not withheld. */
 static bool tell_withheld(const struct state *s, const struct job *j, char out[REASON_MAX])
 {
     const struct token_rec *t;
+    const struct job *teacher;
     if (j->paused)
         (void)snprintf(out, REASON_MAX,
                        "a person has paused it; `skerry resume %" PRIu64 "` lets it go on", j->id);
@@ -256,6 +265,9 @@ static bool tell_withheld(const struct state *s, const struct job *j, char out[R
                        "the budget of the token '%.64s' is spent; `skerry tokens --change %" PRIu64
                        " --budget` raises it",
                        t->name, t->id);
+    else if ((teacher = unread_teacher(s, j)) != NULL)
+        (void)snprintf(out, REASON_MAX, "its teacher, job %" PRIu64 ", cannot be read: %.400s",
+                       teacher->id, teacher->reason);
     else
         return false;
     return true;

@@ -67,8 +67,8 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
 /* What the leases and the waiting of all jobs of a token have cost, removed ones, too. */
 double query_token_cost(const struct state *s, uint64_t token);
 
-/* Why the job's tasks are withheld, as a phrase for a task: the job is paused, or its budget or
- * that of its token is spent; NULL: they are not. */
+/* Why the job's tasks are withheld, as a phrase for a task: the job is paused, its budget or that
+ * of its token is spent, or its teacher is unread; NULL: they are not. */
 const char *query_withheld(const struct state *s, const struct job *j);
 
 /* ---- partitioning -------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* Which jobs are taken, and the sentence that refuses the others.  A whole coordinator (rig.h). */
 #include "coordinator/job/submit.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/rig.h"
 
 #define IMAGES                                                                                     \
@@ -159,6 +160,10 @@ static void test_teacher(void **state)
                    (unsigned)t->id);
     refused(r, &g, "which is pending: wait until it is done");
     t->state = JOB_DONE;
+    t->unread = true;
+    (void)str_copy(t->reason, sizeof(t->reason), "its rows contradict each other");
+    refused(r, &g, "is job 2, which cannot be read: its rows contradict each other");
+    t->unread = false;
     t->spec.data.image_size = 32;
     refused(r, &g, "know images of 32");
     t->spec.data.image_size = 16;
@@ -178,6 +183,13 @@ static void test_teacher(void **state)
     assert_int_equal(j->n_shards, 1);
     assert_int_equal(j->n_classes, 2);
     assert_int_equal(j->shards[0].samples, 40);
+    char why[REASON_MAX];
+    assert_null(query_withheld(&r->co->state, j));
+    t->unread = true; /* after a restart */
+    assert_string_equal(query_withheld(&r->co->state, j),
+                        "is of a job whose teacher cannot be read");
+    assert_true(query_stalled(&r->co->state, j, why));
+    assert_string_equal(why, "its teacher, job 2, cannot be read: its rows contradict each other");
 }
 
 /* A student is told what its experts were told: by the same networks, on the same latents. */
