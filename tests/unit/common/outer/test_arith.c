@@ -228,6 +228,90 @@ static void test_accumulate(void **state)
                                heavy, &r);
 }
 
+/* ---- sums at the edges of what is exact in whole units ---- */
+
+#define KINDS 9
+#define MOST 259 /* elements: a whole block, and the odd end of the next */
+
+/* A weight of the kind: counts, all of 24 bits, far apart, at both ends of a double, and so on. */
+static double any_weight(struct rng *r, unsigned kind)
+{
+    const double n = (double)(1 + rng_u64(r) % 5000);
+    const double all_bits = (double)((1u << 23) | (rng_u64(r) & 0x7fffff) | 1);
+    switch (kind) {
+    case 0:
+        return n;
+    case 1:
+        return all_bits;
+    case 2:
+        return 0x1p24 - (double)(rng_u64(r) % 3); /* the most in units, and one too much */
+    case 3:
+        return ldexp(n, (int)(rng_u64(r) % 41) - 20);
+    case 4:
+        return ldexp(all_bits, rng_u64(r) % 2 ? 850 : -950);
+    case 5:
+        return rng_u64(r) % 4 ? 0 : n;
+    case 6:
+        return n / 3;
+    case 7:
+        return (double)((1u << 6 * (1 + rng_u64(r) % 4)) - 1); /* digits of 63 */
+    default:
+        return ldexp(1, (int)(rng_u64(r) % 27));
+    }
+}
+
+/* Half of the scales are 1; others have all eight bits, are 0, -0, negative or denormal. */
+static uint16_t any_scale(struct rng *r)
+{
+    static const uint16_t rare[] = {0, 0x8000, 0xbf80, 1, 0x007f, 0x3fff, 0x7f7f, 0x0080};
+    const uint64_t x = rng_u64(r);
+    if (x % 16 == 0)
+        return rare[x / 16 % 8];
+    return (uint16_t)(x % 2 ? 0x3f80 : 0x3e00 | (x / 16 & 0x1ff));
+}
+
+static void same_sums(struct rng *r, size_t k, unsigned kind, bool plain_scales)
+{
+    static uint8_t bytes[ARITH_INPUTS_MAX][MOST / 2 + 1];
+    uint16_t scales[ARITH_INPUTS_MAX][2];
+    const void *payload[ARITH_INPUTS_MAX];
+    const uint16_t *scale[ARITH_INPUTS_MAX];
+    double weight[ARITH_INPUTS_MAX], want[MOST];
+    const struct arith_inputs in = {k, payload, scale, weight};
+    for (size_t c = 0; c < k; c++) {
+        payload[c] = bytes[c];
+        scale[c] = scales[c];
+        weight[c] = any_weight(r, kind);
+        for (size_t b = 0; b < 2; b++)
+            scales[c][b] = plain_scales ? 0x3f80 : any_scale(r);
+        /* Codes of no order, or the largest values of one sign, whose sum has most bits. */
+        const uint8_t whole = (const uint8_t[]){0x77, 0xff, 0x88, 0x11}[rng_u64(r) % 4];
+        const bool one = rng_u64(r) % 2;
+        for (size_t i = 0; i < sizeof bytes[c]; i++)
+            bytes[c][i] = one ? whole : (uint8_t)rng_u64(r);
+    }
+    arith_variant(0)->accumulate[CODEC_E3M0](MOST, &in, NULL, want);
+    for (size_t v = 1; arith_variant(v); v++) {
+        struct zone z;
+        double *acc = zone_new(&z, sizeof want, 8);
+        arith_variant(v)->accumulate[CODEC_E3M0](MOST, &in, NULL, acc);
+        if (memcmp(acc, want, sizeof want) != 0)
+            fail_msg("%s: %zu inputs of kind %u", arith_variant(v)->name, k, kind);
+        zone_free(&z, 8);
+    }
+}
+
+static void test_accumulate_any(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 10, 11);
+    for (unsigned i = 0; i < 3000; i++) {
+        const size_t k = i % 50 == 0 ? ARITH_INPUTS_MAX - rng_u64(&r) % 9 : 1 + rng_u64(&r) % 20;
+        same_sums(&r, k, i % KINDS, i / KINDS % 2);
+    }
+}
+
 struct step {
     struct zone zone[5];
     float *mom, *target, *diff, *ema, *buf;
@@ -332,7 +416,7 @@ int main(void)
         cmocka_unit_test(test_encode),     cmocka_unit_test(test_encode_refuses),
         cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_any),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_step),
-        cmocka_unit_test(test_division),
+        cmocka_unit_test(test_division),   cmocka_unit_test(test_accumulate_any),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
