@@ -437,6 +437,14 @@ static void wait_version(struct rig *r, const struct module_rec *m, uint64_t ver
     WAIT_FOR(r, m->version >= version);
 }
 
+/* Of the record of the version, which one contribution has made. */
+static double figure_of(const struct module_rec *m, uint64_t version, const char *name)
+{
+    const char *at = strstr(module_version(m, version)->provenance, name);
+    assert_non_null(at);
+    return strtod(at + strlen(name), NULL);
+}
+
 static void test_async(void **state)
 {
     struct rig *r = *state;
@@ -470,6 +478,9 @@ static void test_async(void **state)
     assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"delay\":2"));
     assert_int_equal(m->stale_max, 2);
     assert_int_equal(m->folded, 3);
+    /* Of two replicas each is at most one version behind, if they take turns. */
+    assert_true(figure_of(m, 2, "\"scale\":") == 1);
+    assert_true(figure_of(m, 3, "\"scale\":") == 1 / sqrt(2));
     /* The momentum grows by the round: half of it in the second. */
     assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"momentum\":0.25"));
     assign(r, a, TASK_TRAIN);
@@ -479,14 +490,6 @@ static void test_async(void **state)
     assert_int_equal(m->version, 4);
     assert_int_equal(j->paths[0].phases, 4);
     assert_int_equal(j->n_rounds, 2);
-}
-
-/* Of the one contribution that made the version. */
-static double shrink_of(const struct module_rec *m, uint64_t version)
-{
-    const char *at = strstr(module_version(m, version)->provenance, "\"shrink\":");
-    assert_non_null(at);
-    return strtod(at + strlen("\"shrink\":"), NULL);
 }
 
 /* The first step has nothing to be judged by: it waits for a second contribution, and of two that
@@ -507,8 +510,8 @@ static void test_async_first(void **state)
     assert_non_null(strstr(m->outer_reason, "for another to be compared with"));
     finish_train(r, b); /* a tenth of it */
     wait_version(r, m, 2);
-    assert_in_range((int)(1000 * shrink_of(m, 1)), 5, 20);
-    assert_true(shrink_of(m, 2) == 1);
+    assert_in_range((int)(1000 * figure_of(m, 1, "\"shrink\":")), 5, 20);
+    assert_true(figure_of(m, 2, "\"shrink\":") == 1);
 }
 
 /* Whole values that come when their version is gone: the phase is done, its samples are not. */
