@@ -1,5 +1,6 @@
 #include "coordinator/ship/restore.h"
 
+#include "common/base/crew.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/s3/log.h"
@@ -136,7 +137,7 @@ static int take_over(struct restore *r, struct err *err)
     char who[SHIP_WHO_MAX];
     int rc, passing = 0;
     ship_who(who);
-    s3_log_ahead(&r->log);
+    s3_log_ahead(&r->log, CREW_MAX);
     hash_random(r->log.owner, sizeof(r->log.owner));
     do {
         rc = read_all(r, err);

@@ -18,6 +18,7 @@ _Static_assert(sizeof(struct head) == HEAD_BYTES, "the format of an entry");
 
 /* Entries that were read ahead. */
 struct s3_log_held {
+    unsigned threads;
     uint64_t first;               /* the number of the first; 0: none were read */
     struct buf entries[CREW_MAX]; /* an empty one was not there, or could not be read */
 };
@@ -149,13 +150,14 @@ int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_
 
 /* ---- reading ahead ---- */
 
-void s3_log_ahead(struct s3_log *log)
+void s3_log_ahead(struct s3_log *log, unsigned threads)
 {
     if (!log->held) {
         log->held = mem_alloc(sizeof(*log->held));
         for (size_t i = 0; i < CREW_MAX; i++)
             buf_init(&log->held->entries[i], S3_LOG_AHEAD_BYTES);
     }
+    log->held->threads = threads;
     log->held->first = 0;
 }
 
@@ -176,7 +178,7 @@ static const struct buf *held(struct s3_log *log, uint64_t seq)
         return NULL;
     if (h->first == 0 || seq < h->first || seq - h->first >= CREW_MAX) {
         h->first = seq;
-        (void)crew_run(crew_size(CREW_MAX, CREW_MAX), CREW_MAX, hold, log, NULL);
+        (void)crew_run(h->threads, CREW_MAX, hold, log, NULL);
     }
     const struct buf *raw = &h->entries[seq - h->first];
     return raw->len > 0 ? raw : NULL;

@@ -81,10 +81,10 @@ int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_
 /* Reads the entry after log->seq and advances to it.  -ERR_FORMAT: also if it does not follow the
  * previous one. */
 int s3_log_read(struct s3_log *log, struct buf *raw, struct s3_log_entry *ret, struct err *err);
-/* From here on s3_log_read() gets CREW_MAX entries at once, since each takes a while with a store
- * that is far away: ops->get must bear several threads.  One that is not there yet when the others
- * are read is asked for again.  A second call forgets what was read ahead. */
-void s3_log_ahead(struct s3_log *log);
+/* From here on s3_log_read() gets CREW_MAX entries by that many threads, since each takes a while
+ * with a store that is far away: ops->get must bear them.  One that is not there yet when the
+ * others are read is asked for again.  A second call forgets what was read ahead. */
+void s3_log_ahead(struct s3_log *log, unsigned threads);
 /* The highest number of an entry or a snapshot in the store; 0: there is none. */
 int s3_log_top(struct s3_log *log, uint64_t *ret, struct err *err);
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "common/base/crew.h"
 #include "common/base/hash.h"
 #include "tests/unit/common/net/net_test.h"
 
@@ -300,10 +301,11 @@ static int find_snapshot(struct coordinator *c)
     return rc;
 }
 
-/* As restore.c does. */
+/* As restore.c does, which has more threads. */
 static void take_over(struct coordinator *c)
 {
     struct world *w = c->w;
+    s3_log_ahead(&c->log, 1);
     c->lives = c->pending = false;
     c->before = c->log.gone = 0;
     c->db.n = 0;
@@ -531,7 +533,7 @@ static void entries_are_read_ahead(void **state)
     (void)pthread_cond_init(&f.come, NULL);
     s3_log_init(&writer, &ops, &f, "p");
     s3_log_init(&reader, &ops, &f, "p");
-    s3_log_ahead(&reader);
+    s3_log_ahead(&reader, CREW_MAX);
     buf_init(&raw, S3_LOG_ENTRY_MAX);
     for (uint32_t i = 1; i <= ENTRIES; i++) {
         memcpy(large, &i, sizeof(i));
@@ -560,10 +562,66 @@ static void entries_are_read_ahead(void **state)
         mem_free(w.objects[i].data);
 }
 
+static void append(struct s3_log *log, const char *body)
+{
+    assert_int_equal(s3_log_next(log, S3_LOG_ROWS, body, strlen(body), NULL), 0);
+    assert_int_equal(s3_log_send(log, NULL), 0);
+}
+
+/* A missing entry ends the log, though those after it are held; once it is there they count, if
+ * they follow it. */
+static void a_gap_is_the_end(void **state)
+{
+    static const struct s3_log_ops ops = {.put_new = far_put_new, .get = far_get};
+    static struct world w;
+    struct far_store f = {.w = &w, .most = 4};
+    struct s3_log writer, reader;
+    struct s3_log_entry e;
+    struct buf raw;
+    struct err err = {0};
+    memset(&w, 0, sizeof(w));
+    (void)pthread_mutex_init(&f.lock, NULL);
+    (void)pthread_cond_init(&f.come, NULL);
+    s3_log_init(&writer, &ops, &f, "p");
+    s3_log_init(&reader, &ops, &f, "p");
+    s3_log_ahead(&reader, CREW_MAX);
+    buf_init(&raw, S3_LOG_ENTRY_MAX);
+    append(&writer, "1");
+    append(&writer, "2");
+    append(&writer, "3");
+    struct object *second = find(&w, "p/log/0000000000000002");
+    second->key[0] = 'q'; /* it is not there yet */
+    assert_int_equal(s3_log_read(&reader, &raw, &e, &err), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(s3_log_read(&reader, &raw, &e, &err), -ERR_NOTFOUND);
+    assert_int_equal(reader.seq, 1);
+    if (*state) {
+        struct s3_log other = reader;
+        buf_init(&other.out, S3_LOG_ENTRY_MAX);
+        append(&other, "another coordinator's");
+        buf_release(&other.out);
+    } else {
+        second->key[0] = 'p';
+    }
+    assert_int_equal(s3_log_read(&reader, &raw, &e, &err), 0);
+    assert_int_equal(s3_log_read(&reader, &raw, &e, &err), *state ? -ERR_FORMAT : 0);
+    assert_int_equal(reader.seq, *state ? 2 : 3);
+    assert_true(!*state || strstr(err.msg, "entry 3 of the log in the store does not follow"));
+    buf_release(&raw);
+    s3_log_release(&writer);
+    s3_log_release(&reader);
+    for (size_t i = 0; i < w.n; i++)
+        mem_free(w.objects[i].data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_are_read_ahead), cmocka_unit_test(nobody_is_fooled),
-        cmocka_unit_test(a_log_that_cannot_be_listed), cmocka_unit_test(entries_are_checked)};
+        cmocka_unit_test(entries_are_read_ahead),
+        cmocka_unit_test(a_gap_is_the_end),
+        cmocka_unit_test_prestate(a_gap_is_the_end, (void *)"another's"),
+        cmocka_unit_test(nobody_is_fooled),
+        cmocka_unit_test(a_log_that_cannot_be_listed),
+        cmocka_unit_test(entries_are_checked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
