@@ -31,6 +31,7 @@ if os.environ.get("SKERRY_CPU_ISA") == "avx2":
 
 ROUNDS, ROUNDS_LEAST = 8, 3  # alternations of a comparison; with fewer it is none
 READY_S, GO_S = 240, 120  # a program that takes longer, until it is ready or for its steps, is ended
+CLEAN_S = 60  # after its limit a part ends what it started, and no more
 
 
 class OverLimit(TimeoutError):
@@ -41,6 +42,7 @@ class OverLimit(TimeoutError):
 def limit(seconds):
     """Interrupts its body after so many seconds; the code that started processes ends them."""
     def over(*_):
+        signal.alarm(CLEAN_S)  # it may go on with its next figure, or a client's error may have hidden this one
         raise OverLimit(f"not measured within its {seconds} s")
     before = signal.signal(signal.SIGALRM, over)
     signal.alarm(seconds)

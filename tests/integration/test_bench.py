@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -86,6 +87,19 @@ def test_a_program_without_an_end(fig, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.count("not measured: ") == 2 and "0 of 2 figures hold" in said
     assert "not measured: a: not measured within its 4 s" in said
+
+
+def test_a_part_that_goes_on_is_interrupted_again(fig):
+    def two():
+        for name in "ab":
+            try:
+                time.sleep(50)
+            except OSError as e:
+                fig.add(name, None, "s", "<=1", str(e))
+
+    began = time.monotonic()
+    bench.measure_within(fig, "ab", 4, two)
+    assert [row["note"] for row in fig.rows] == ["not measured within its 4 s"] * 2 and time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("isa", [None, "avx2"])
