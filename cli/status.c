@@ -321,10 +321,7 @@ static int find_watched(struct cli *cli, const struct args *args, uint64_t *ret,
             cli_say_back(&away);
         if (rc == 0 || !cli_may_come_back(rc, away.seen_ms))
             return rc;
-        if (!away.said)
-            fprintf(stderr, "waits for the coordinator at %s, for a minute: it does not answer\n",
-                    cli->url);
-        away.said = true;
+        cli_say_away(&away, err->msg);
     }
 }
 

@@ -79,13 +79,6 @@ static uint64_t latents_room(const struct job_spec *s)
     return (uint64_t)s->encoders.cache << 20;
 }
 
-/* Under encoders.run: auto each worker decides for itself (worker/data/keep.h). */
-static bool may_keep(const struct job_spec *s)
-{
-    return job_has_latents(s) && s->encoders.run == JOB_ENCODE_AUTO &&
-           s->data.crop != JOB_CROP_RANDOM;
-}
-
 static uint64_t at_worker(const struct job_spec *s, const struct composition *c,
                           const struct disk_options *opt, const struct sums *sum)
 {
@@ -135,7 +128,7 @@ void disk_predict(const struct job_spec *s, const struct composition *c,
         .end = uploaded + least(last + 1, VERSIONS_KEPT) * F32 * all + F32 * all +
                least(last, kept) * sum.down + best,
         .worker = at_worker(s, c, opt, &sum),
-        .latents = may_keep(s) ? latents_room(s) : 0,
+        .latents = job_may_keep_latents(s) ? latents_room(s) : 0,
     };
 }
 

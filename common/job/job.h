@@ -348,6 +348,12 @@ static inline bool job_has_latents(const struct job_spec *s)
 {
     return s->encoders.path != NULL || s->encoders.vae != NULL;
 }
+/* Does each worker decide whether to keep latents of pictures that it encodes in its steps? */
+static inline bool job_may_keep_latents(const struct job_spec *s)
+{
+    return job_has_latents(s) && s->encoders.run == JOB_ENCODE_AUTO &&
+           s->data.crop != JOB_CROP_RANDOM;
+}
 static inline bool job_has_captions(const struct job_spec *s)
 {
     return s->encoders.path != NULL || s->encoders.text != NULL;

@@ -71,8 +71,8 @@ static void was_wrong(struct coordinator *co, const struct task *t, uint64_t wor
     if (w == NULL)
         return;
     core_say(co, t->job_id, w->id,
-             "worker %llu (%s) made another thing of %s task %llu than two others did: its result "
-             "does not count",
+             "worker %llu (%s) had another result for %s task %llu than two others: it does not "
+             "count",
              (ull)w->id, w->name, task_kind_name(t->kind), (ull)t->id);
     w->confirmed = false;
     if (t->kind == TASK_SPLIT && strcmp(w->version, SKERRY_VERSION) == 0)
@@ -118,8 +118,8 @@ bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
     }
     if (t->n_told > again)
         core_say(co, j->id, t->worker_id,
-                 "workers make different things of %s task %llu, and nobody knows which is right: "
-                 "that of worker %llu counts",
+                 "workers have different results for %s task %llu, and nobody knows which is "
+                 "right: that of worker %llu counts",
                  task_kind_name(t->kind), (ull)t->id, (ull)t->worker_id);
     task_forget_told(t);
     return true;

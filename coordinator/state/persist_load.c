@@ -2,7 +2,7 @@
  * and keep all their rows and blobs; so do those whose own rows are damaged. */
 #include "coordinator/state/persist.h"
 #include "coordinator/state/persist_check.h"
-#include "coordinator/state/persist_names.h"
+#include "coordinator/state/persist_unread.h"
 
 #include "common/base/base.h"
 #include "common/base/clock.h"

@@ -118,10 +118,8 @@ int encoders_keep(struct encoders *enc, const struct engine *e, struct work *w, 
     struct keep_decision d;
     bool pictures = false;
     *ret = false;
-    int rc = enc && enc->vae && w->spec.encoders.run == JOB_ENCODE_AUTO &&
-                     w->spec.data.crop != JOB_CROP_RANDOM
-                 ? has_pictures(w, &pictures, err)
-                 : 0;
+    const bool may = enc && enc->vae && job_may_keep_latents(&w->spec);
+    int rc = may ? has_pictures(w, &pictures, err) : 0;
     if (rc == 0 && pictures)
         rc = decide(enc, e, w, &in, &d, err);
     if (rc < 0 || !pictures)

@@ -1,4 +1,4 @@
-#include "coordinator/state/persist_names.h"
+#include "coordinator/state/persist_unread.h"
 
 #include "common/job/yaml.h"
 #include "coordinator/state/blobs.h"

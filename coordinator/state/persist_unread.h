@@ -1,6 +1,6 @@
 /* A job whose rows are not loaded: what stands in its place, and the blobs that they name. */
-#ifndef COORDINATOR_PERSIST_NAMES_H
-#define COORDINATOR_PERSIST_NAMES_H
+#ifndef COORDINATOR_PERSIST_UNREAD_H
+#define COORDINATOR_PERSIST_UNREAD_H
 
 #include <sqlite3.h>
 
