@@ -11,7 +11,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[] = "/tmp/fuzz-component-XXXXXX";
+static char folder[] = "/dev/shm/skerry-fuzz-XXXXXX";
 
 static void leave(void)
 {

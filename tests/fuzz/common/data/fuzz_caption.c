@@ -6,9 +6,25 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "common/data/caption_tokenizer.h"
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char folder[] = "/dev/shm/skerry-fuzz-XXXXXX";
+
+static void leave(void)
+{
+    (void)file_remove_tree(folder, NULL);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    if (!mkdtemp(folder))
+        abort();
+    return atexit(leave);
+}
 
 static const char *const names[] = {"tokenizer_config.json",
                                     "special_tokens_map.json",
@@ -17,16 +33,16 @@ static const char *const names[] = {"tokenizer_config.json",
                                     "merges.txt",
                                     "spiece.model"};
 
-static void write_file(const char *dir, const char *name, const uint8_t *data, size_t len)
+static void write_file(const char *name, const uint8_t *data, size_t len)
 {
     char path[128];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, len, f) != len || fclose(f) != 0)
         abort();
 }
 
-static void write_folder(const char *dir, const uint8_t *data, size_t size)
+static void write_folder(const uint8_t *data, size_t size)
 {
     static const char letters[] = "cmjvts";
     while (size >= 4 && memcmp(data, "%%", 2) == 0) {
@@ -34,7 +50,7 @@ static void write_folder(const char *dir, const uint8_t *data, size_t size)
         const uint8_t *next = memmem(data + 4, size - 4, "\n%%", 3);
         const size_t len = next ? (size_t)(next - data) : size;
         if (letter)
-            write_file(dir, names[letter - letters], data + 4, len - 4);
+            write_file(names[letter - letters], data + 4, len - 4);
         data += len + (next != NULL);
         size -= len + (next != NULL);
     }
@@ -55,15 +71,9 @@ static void encode(const struct caption_tokenizer *c, const uint8_t *text, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char dir[64];
     struct caption_tokenizer *c;
-    if (!dir[0]) {
-        (void)snprintf(dir, sizeof(dir), "/tmp/fuzz_caption.XXXXXX");
-        if (!mkdtemp(dir))
-            abort();
-    }
-    write_folder(dir, data, size);
-    if (caption_tokenizer_open(dir, &c, NULL) == 0) {
+    write_folder(data, size);
+    if (caption_tokenizer_open(folder, &c, NULL) == 0) {
         encode(c, (const uint8_t *)"", 0, 2);
         encode(c, (const uint8_t *)"A photo of  a caf\xc3\xa9, it's \xe2\x96\x81 1", 31, 64);
         encode(c, data, size, 64);
@@ -71,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char path[128];
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
         (void)unlink(path);
     }
     return 0;
