@@ -73,14 +73,14 @@ class Figures:
               flush=True)
 
     def write(self, path, keep=False):
-        """Writes the rows to the file; with keep its rows that were not measured this time stay."""
+        """Writes the rows to the file; with keep, when only some were measured, its others stay."""
+        rows, names = self.rows, {r["name"] for r in self.rows}
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if keep and os.path.exists(path):
             with open(path, encoding="utf-8") as f:
-                names = {r["name"] for r in self.rows}
-                self.rows = [r for r in json.load(f) if r["name"] not in names] + self.rows
+                rows = [r for r in json.load(f) if r["name"] not in names] + rows
         with open(path + ".new", "w", encoding="utf-8") as f:
-            json.dump(self.rows, f, indent=2)
+            json.dump(rows, f, indent=2)
         os.replace(path + ".new", path)
 
 
@@ -457,7 +457,7 @@ def main():
         if not args.only or name in args.only:
             with limit(seconds):
                 measure()
-            fig.write(args.out)
+            fig.write(args.out, keep=bool(args.only))
     if not args.only:
         fig.add("bench_minutes", (time.monotonic() - begun) / 60, "min", "<=25")
         fig.write(args.out)

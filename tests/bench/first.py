@@ -240,7 +240,7 @@ def main():
             for name, measure in FIGURES.items():
                 if (not args.only or name in args.only) and (not args.jobs or set(args.jobs) & set(JOBS.get(name, ()))):
                     measure_within(fig, (name,), LIMITS[name], lambda measure=measure: measure(fig, lab, args))
-                    fig.write(f"{args.build}/figures/first.json")
+                    fig.write(f"{args.build}/figures/first.json", keep=bool(args.only or args.jobs))
         finally:
             swarm.stop()
     return 0 if all(row["holds"] for row in fig.rows) else 1

@@ -295,15 +295,12 @@ def main():
     args.torch = sys.executable
     out = os.path.join(args.build, "figures", "latents.json")
     fig = bench.Figures()
-    if args.only and os.path.exists(out):
-        with open(out, encoding="utf-8") as f:
-            fig.rows = json.load(f)
     for name in args.only or PARTS:
         try:
             PARTS[name](fig, args)
         except (OSError, RuntimeError, KeyError, subprocess.SubprocessError) as e:
             fig.add(name, None, "", "<=0", str(e))
-        fig.write(out)
+        fig.write(out, keep=bool(args.only))
     missed = [row["name"] for row in fig.rows if not row["holds"]]
     print(f"\n{len(fig.rows) - len(missed)} of {len(fig.rows)} figures hold; {out}")
 

@@ -203,7 +203,7 @@ def main():
         for measure in (plain, diloco, steps, lora, restart, first_step, exact, overhead, lines):
             if a.only in (None, measure.__name__):
                 measure(bench, fig)
-    fig.write(a.out)
+    fig.write(a.out, keep=a.only is not None)
     return 0 if all(row["holds"] for row in fig.rows) else 1
 
 

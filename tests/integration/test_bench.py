@@ -21,6 +21,7 @@ import card  # noqa: E402
 import figures as cards  # noqa: E402
 import first  # noqa: E402
 import lab  # noqa: E402
+import pipeline  # noqa: E402
 from processor import cpuinfo, processor  # noqa: E402
 
 PEER = """#!{python}
@@ -164,3 +165,17 @@ def test_a_figure_that_fails_is_noted_and_the_others_are_measured(monkeypatch, t
     assert {name: r["value"] for name, r in rows.items()} == {"first": 1, "second": None, "late": None, "last": 1}
     assert [name for name, r in rows.items() if not r["holds"]] == ["second", "late"]
     assert "returned non-zero exit status 1" in rows["second"]["note"] and rows["late"]["note"] == "not measured within its 1 s"
+
+
+@pytest.mark.parametrize("only, names", [(["--only", "bits"], ["pipeline_lost_s", "pipeline_bits"]), ([], ["pipeline_bits"])])
+def test_a_part_leaves_the_other_figures(monkeypatch, tmp_path, only, names):
+    out = tmp_path / "pipeline.json"
+    out.write_text(json.dumps([{"name": "pipeline_bits", "holds": False}, {"name": "pipeline_lost_s", "holds": False}]))
+    for part in ("measured_by", "lost", "one_stage"):
+        monkeypatch.setattr(pipeline, part, lambda *_: None)
+    monkeypatch.setattr(pipeline, "exact", lambda figures, _build: figures.add("pipeline_bits", 0, "programs", "<=0"))
+    monkeypatch.setattr(sys, "argv", ["pipeline.py", "--build", str(tmp_path), "--out", str(out), *only])
+    monkeypatch.setenv("SKERRY_BIN", os.environ.get("SKERRY_BIN", ""))  # set back at the end
+    assert pipeline.main() == 0  # by what was measured now
+    rows = json.loads(out.read_text())
+    assert [r["name"] for r in rows] == names and rows[-1]["holds"]
