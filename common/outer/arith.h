@@ -77,6 +77,14 @@ struct arith {
 
 const struct arith *arith_best(void);
 
+/* Asks for the lines behind n bytes at x, of which the next call will read as many.  Reading ahead,
+ * as processors do by themselves, ends at each page, and a strip of floats is a page. */
+static inline void arith_fetch_next(const void *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch((const char *)x + n + i);
+}
+
 /* The sum of partial sums, which it destroys. */
 double arith_sum(double lanes[ARITH_LANES]);
 

@@ -4,19 +4,46 @@
 
 #include <immintrin.h>
 
-#define ARITH_OWN_E3M0
-#define ARITH_OWN_ENCODE
-#define ARITH_OWN_DECODE
-#define ARITH_OWN_STEP
+#define ARITH_OWN
 #include "common/outer/arith_impl.h"
 
-/* Asks for the lines behind n bytes at x, of which the next call will read as many.  Reading ahead,
- * as processors do by themselves, ends at each page, and a strip of floats is a page. */
-static inline void fetch_next(const void *x, size_t n)
+/* Doubles of a vector, and their operations. */
+#define DOUBLES 4
+#define STRIDE 8 /* sums of squares that stay in registers, of two arrays */
+typedef __m256d vd;
+
+static inline vd vd_set(double x)
 {
-    for (size_t i = 0; i < n; i += 64)
-        _mm_prefetch((const char *)x + n + i, _MM_HINT_T0);
+    return _mm256_set1_pd(x);
 }
+
+static inline vd vd_load(const double *x)
+{
+    return _mm256_loadu_pd(x);
+}
+
+static inline void vd_store(double *to, vd x)
+{
+    _mm256_storeu_pd(to, x);
+}
+
+/* From memory a conversion takes one step, from a register two. */
+static inline vd vd_of_floats(const float *x)
+{
+    return _mm256_cvtps_pd(_mm_loadu_ps(x));
+}
+
+static inline void vd_to_floats(float *to, vd x)
+{
+    _mm_storeu_ps(to, _mm256_cvtpd_ps(x));
+}
+
+static inline vd vd_fma(vd a, vd b, vd c)
+{
+    return _mm256_fmadd_pd(a, b, c);
+}
+
+#include "common/outer/arith_wide.inc"
 
 /* 16 bytes hold 32 elements: even ones in the low nibbles, odd ones in the high. */
 #define GROUP 32
@@ -65,8 +92,8 @@ static inline void store_sixteen(const __m256d even[2], const __m256d odd[2], do
     }
 }
 
-static inline void accumulate_e3m0_group(const struct arith_inputs *in, const struct values *values,
-                                         size_t i, double *acc)
+static inline void add_group(const struct arith_inputs *in, const struct values *values, size_t i,
+                             double *acc)
 {
     __m256d even[2][2], odd[2][2];
     for (int j = 0; j < 4; j++)
@@ -83,100 +110,46 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const st
         store_sixteen(even[j], odd[j], acc + i + 16 * j);
 }
 
+static size_t accumulate_groups(const struct arith_inputs *in, size_t block, size_t n, double *acc)
+{
+    struct values values[ARITH_INPUTS_MAX];
+    const size_t first = block * CODEC_BLOCK;
+    size_t i = 0;
+    for (size_t c = 0; c < in->k; c++)
+        values[c] = values_of(e3m0_weight(in, c, block));
+    for (; i + GROUP <= n; i += GROUP)
+        add_group(in, values, first + i, acc);
+    return i;
+}
+
 /* ---- sums in whole units ----
  *
- * If a block's inputs have a unit of which all their values are multiples, and the magnitudes add
- * up to less than 2^31 units, then no addition of doubles rounds, and sums of 32-bit integers have
- * the same bits.  An input's least value is then a whole number below 2^24 of units: four digits of
- * six bits.  A code means +-2^0 to 2^6 of it, which is a byte.  One instruction multiplies the
- * bytes of two inputs by a digit of either and adds the two; the sums of four pairs, of which none
- * is above 4 * 2 * 63 * 64, fit in 16 bits. */
+ * An input's least value is a whole number below 2^24 of units: four digits of six bits.  A code
+ * means +-2^0 to 2^6 of it, which is a byte.  One instruction multiplies the bytes of two inputs by
+ * a digit of either and adds the two; the sums of four pairs, of which none is above
+ * 4 * 2 * 63 * 64, fit in 16 bits. */
 #define DIGITS 4
 #define PAIRS 4
-#define FOURS (ARITH_INPUTS_MAX / 4)
 
-struct whole {
-    double unit;                                  /* 0: there is none */
-    uint32_t digit[ARITH_INPUTS_MAX / 2][DIGITS]; /* of two inputs, byte by byte, twice */
-};
+/* Digits of two inputs, byte by byte, twice. */
+typedef uint32_t digits[DIGITS];
 
-/* Weights times scales of inputs c to c + 3; zeros behind the last. */
-static inline __m256d four_weights(const struct arith_inputs *in, size_t c, size_t block)
+static inline void digits_of(const int32_t *least, digits *ret)
 {
-    const size_t n = in->k - c;
-    const uint64_t a = in->scales[c][block], b = n > 1 ? in->scales[c + 1][block] : 0;
-    const uint64_t d = n > 2 ? in->scales[c + 2][block] : 0;
-    const uint64_t e = n > 3 ? in->scales[c + 3][block] : 0;
-    const __m128i bits = _mm_cvtsi64_si128((int64_t)(a | b << 16 | d << 32 | e << 48));
-    const __m128 scales = _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
-    const __m256i there =
-        _mm256_cmpgt_epi64(_mm256_set1_epi64x((int64_t)n), _mm256_setr_epi64x(0, 1, 2, 3));
-    return _mm256_mul_pd(_mm256_maskload_pd(in->weight + c, there), _mm256_cvtps_pd(scales));
-}
-
-/* The values of the lowest bits of x; all are positive and normal, far from both ends. */
-static inline __m256d lowest_bits(__m256d x)
-{
-    const __m256i u = _mm256_castpd_si256(x), one = _mm256_set1_epi64x(1);
-    const __m256i mantissa = _mm256_and_si256(u, _mm256_set1_epi64x((1ll << 52) - 1));
-    const __m256d power = _mm256_castsi256_pd(_mm256_cmpeq_epi64(mantissa, _mm256_setzero_si256()));
-    const __m256d without = _mm256_castsi256_pd(_mm256_and_si256(u, _mm256_sub_epi64(u, one)));
-    return _mm256_sub_pd(x, _mm256_andnot_pd(power, without));
-}
-
-/* The least and the sum of four numbers. */
-static inline double least_of(__m256d x)
-{
-    const __m128d two = _mm_min_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
-    return _mm_cvtsd_f64(_mm_min_sd(two, _mm_unpackhi_pd(two, two)));
-}
-
-static inline double sum_of(__m256d x)
-{
-    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
-}
-
-/* The unit of ws[n], inputs' weights times their scales. */
-static inline double e3m0_unit(size_t n, const __m256d *ws)
-{
-    const __m256d zero = _mm256_setzero_pd();
-    __m256d all = zero, most = zero, least = _mm256_set1_pd(0x1p900), odd = zero;
-    for (size_t c = 0; c < n; c++) {
-        const __m256d x = ws[c], none = _mm256_cmp_pd(x, zero, _CMP_EQ_OQ);
-        const __m256d low = _mm256_cmp_pd(x, _mm256_set1_pd(0x1p-900), _CMP_NGT_UQ);
-        const __m256d high = _mm256_cmp_pd(x, _mm256_set1_pd(0x1p900), _CMP_NLT_UQ);
-        odd = _mm256_or_pd(odd, _mm256_andnot_pd(none, _mm256_or_pd(low, high)));
-        least = _mm256_min_pd(least, _mm256_blendv_pd(lowest_bits(x), least, none));
-        most = _mm256_max_pd(most, x);
-        all = _mm256_add_pd(all, x);
-    }
-    const double bit = least_of(least);
-    const __m256d large = _mm256_cmp_pd(most, _mm256_set1_pd(bit * 0x1p24), _CMP_NLT_UQ);
-    const bool exact = sum_of(all) < bit * 0x1p25 && !_mm256_movemask_pd(_mm256_or_pd(odd, large));
-    return exact ? bit * 0x1p-6 : 0.0; /* the least value is ws / 64 */
-}
-
-static inline void whole_init(struct whole *w, size_t n, const __m256d *ws)
-{
-    w->unit = e3m0_unit(n, ws);
-    const __m256d per = _mm256_set1_pd(w->unit > 0.0 ? 0x1p-6 / w->unit : 0.0);
+    const __m128i units = _mm_loadu_si128((const __m128i *)(const void *)least);
     const __m128i mask = _mm_set1_epi32(63);
-    for (size_t c = 0; c < n; c++) {
-        const __m128i units = _mm256_cvtpd_epi32(_mm256_mul_pd(ws[c], per));
-        __m128i digit[DIGITS];
-        for (int d = 0; d < DIGITS; d++) {
-            const __m128i six = _mm_and_si128(_mm_srli_epi32(units, 6 * d), mask);
-            const __m128i two = _mm_or_si128(six, _mm_srli_epi64(six, 24));
-            digit[d] = _mm_or_si128(two, _mm_slli_epi32(two, 16));
-        }
-        const __m128i a = _mm_unpacklo_epi32(digit[0], digit[1]);
-        const __m128i b = _mm_unpacklo_epi32(digit[2], digit[3]);
-        const __m128i e = _mm_unpackhi_epi32(digit[0], digit[1]);
-        const __m128i f = _mm_unpackhi_epi32(digit[2], digit[3]);
-        _mm_storeu_si128((__m128i *)(void *)w->digit[2 * c], _mm_unpacklo_epi64(a, b));
-        _mm_storeu_si128((__m128i *)(void *)w->digit[2 * c + 1], _mm_unpacklo_epi64(e, f));
+    __m128i digit[DIGITS];
+    for (int d = 0; d < DIGITS; d++) {
+        const __m128i six = _mm_and_si128(_mm_srli_epi32(units, 6 * d), mask);
+        const __m128i two = _mm_or_si128(six, _mm_srli_epi64(six, 24));
+        digit[d] = _mm_or_si128(two, _mm_slli_epi32(two, 16));
     }
+    const __m128i a = _mm_unpacklo_epi32(digit[0], digit[1]);
+    const __m128i b = _mm_unpacklo_epi32(digit[2], digit[3]);
+    const __m128i e = _mm_unpackhi_epi32(digit[0], digit[1]);
+    const __m128i f = _mm_unpackhi_epi32(digit[2], digit[3]);
+    _mm_storeu_si128((__m128i *)(void *)ret[0], _mm_unpacklo_epi64(a, b));
+    _mm_storeu_si128((__m128i *)(void *)ret[1], _mm_unpacklo_epi64(e, f));
 }
 
 /* A block of eight inputs at most.  Rows have 16 elements each: four in turn have the even elements
@@ -202,8 +175,8 @@ static inline __m256i whole_values(__m256i bytes)
 /* The values of the blocks at a and b, which become pair p. */
 static inline void rows_read(struct rows *r, const uint8_t *a, const uint8_t *b, size_t p)
 {
-    fetch_next(a, CODEC_BLOCK / 2);
-    fetch_next(b, CODEC_BLOCK / 2);
+    arith_fetch_next(a, CODEC_BLOCK / 2);
+    arith_fetch_next(b, CODEC_BLOCK / 2);
     for (size_t i = 0; i < ROWS; i += 4, a += 32, b += 32) {
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)a);
         const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)b);
@@ -216,8 +189,8 @@ static inline void rows_read(struct rows *r, const uint8_t *a, const uint8_t *b,
     }
 }
 
-static inline __attribute__((always_inline)) void
-rows_multiply(struct rows *r, const uint32_t (*digit)[DIGITS], size_t pairs)
+static inline __attribute__((always_inline)) void rows_multiply(struct rows *r, digits *digit,
+                                                                size_t pairs)
 {
     for (size_t d = 0; d < DIGITS; d++) {
         __m256i two[PAIRS];
@@ -279,45 +252,22 @@ static void accumulate_whole(const struct arith_inputs *in, const struct whole *
 {
     struct rows r;
     for (size_t c = 0; c < in->k; c += 2 * PAIRS) {
+        digits digit[PAIRS];
         size_t pairs = 0;
+        digits_of(w->least + c, digit);
+        digits_of(w->least + c + PAIRS, digit + PAIRS / 2);
         for (; pairs < PAIRS && c + 2 * pairs < in->k; pairs++) {
             const size_t a = c + 2 * pairs, b = a + 1 < in->k ? a + 1 : a; /* whose digits are 0 */
             rows_read(&r, (const uint8_t *)in->payload[a] + first / 2,
                       (const uint8_t *)in->payload[b] + first / 2, pairs);
         }
         if (pairs == PAIRS)
-            rows_multiply(&r, &w->digit[c / 2], PAIRS);
+            rows_multiply(&r, digit, PAIRS);
         else
-            rows_multiply(&r, &w->digit[c / 2], pairs);
+            rows_multiply(&r, digit, pairs);
         rows_sum(&r, c > 0);
     }
     rows_store(&r, w->unit, acc + first);
-}
-
-static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
-                            double *acc)
-{
-    __m256d ws[FOURS];
-    union {
-        struct values of[ARITH_INPUTS_MAX];
-        struct whole whole;
-    } values;
-    (void)theta;
-    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
-        size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
-        for (size_t c = 0; c < in->k; c += 4)
-            ws[c / 4] = four_weights(in, c, block);
-        whole_init(&values.whole, (in->k + 3) / 4, ws);
-        if (in->k > 0 && values.whole.unit > 0.0 && end - b == CODEC_BLOCK) {
-            accumulate_whole(in, &values.whole, b, acc);
-            continue;
-        }
-        for (size_t c = 0; c < in->k; c++)
-            values.of[c] = values_of(e3m0_weight(in, c, block));
-        for (; i + GROUP <= end; i += GROUP)
-            accumulate_e3m0_group(in, values.of, i, acc);
-        accumulate_e3m0_block(in, block, i, end, acc);
-    }
 }
 
 /* Codes eight elements with the arithmetic of encode_e3m0_block(); returns their codes. */
@@ -384,122 +334,6 @@ static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float
                                               _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
         _mm256_storeu_ps(x + i, _mm256_mul_ps(scale, value));
     }
-    return i;
-}
-
-/* ---- the step ----
- *
- * A conversion of four floats in memory to doubles takes one step, that of floats in a register
- * two, and compilers begin with registers of eight. */
-
-static inline __m256d doubles_at(const float *x)
-{
-    return _mm256_cvtps_pd(_mm_loadu_ps(x));
-}
-
-/* In three passes: the steps of one pass depend on each other, and a processor looks ahead as far
- * as a few elements only. */
-static inline size_t nesterov_own(size_t n, const struct arith_nesterov *p,
-                                  const struct quotient *q, const double *acc, const float *theta,
-                                  float *mom, float *target, float *diff)
-{
-    const __m256d mu = _mm256_set1_pd(p->mu), lr = _mm256_set1_pd(p->lr);
-    const __m256d scale = _mm256_set1_pd(p->scale);
-    const __m256d high = _mm256_set1_pd(q->high), low = _mm256_set1_pd(q->low);
-    double delta[CODEC_BLOCK];
-    size_t i = 0;
-    while (n - i >= 8) {
-        const size_t m = n - i < CODEC_BLOCK ? (n - i) / 8 * 8 : CODEC_BLOCK;
-        fetch_next(mom + i, m * sizeof *mom);
-        for (size_t j = 0; j < m; j += 4) {
-            const __m256d a = _mm256_loadu_pd(acc + i + j);
-            const __m256d mean = _mm256_fmadd_pd(a, high, _mm256_mul_pd(a, low));
-            const __m256d d = _mm256_mul_pd(mean, scale);
-            const __m256d v = _mm256_add_pd(_mm256_mul_pd(mu, doubles_at(mom + i + j)), d);
-            _mm256_storeu_pd(delta + j, d);
-            _mm_storeu_ps(mom + i + j, _mm256_cvtpd_ps(v));
-        }
-        fetch_next(target + i, m * sizeof *target);
-        for (size_t j = 0; j < m; j += 4) {
-            const __m256d d = _mm256_loadu_pd(delta + j), t = doubles_at(target + i + j);
-            const __m256d step = _mm256_add_pd(d, _mm256_mul_pd(mu, doubles_at(mom + i + j)));
-            const __m256d to = _mm256_sub_pd(t, _mm256_mul_pd(lr, step));
-            _mm_storeu_ps(target + i + j, _mm256_cvtpd_ps(to));
-        }
-        fetch_next(theta + i, m * sizeof *theta);
-        for (size_t j = i; j < i + m; j += 8)
-            _mm256_storeu_ps(
-                diff + j, _mm256_sub_ps(_mm256_loadu_ps(target + j), _mm256_loadu_ps(theta + j)));
-        i += m;
-    }
-    return i;
-}
-
-/* Adds the squares of n floats, a multiple of ARITH_LANES, to eight sums. */
-static inline void add_squares(size_t n, const float *x, const float *y, double *sum_x,
-                               double *sum_y)
-{
-    __m256d a = _mm256_loadu_pd(sum_x), b = _mm256_loadu_pd(sum_x + 4);
-    __m256d e = _mm256_loadu_pd(sum_y), f = _mm256_loadu_pd(sum_y + 4);
-    for (size_t i = 0; i < n; i += ARITH_LANES) {
-        const __m256d p = doubles_at(x + i), q = doubles_at(x + i + 4);
-        const __m256d r = doubles_at(y + i), s = doubles_at(y + i + 4);
-        a = _mm256_add_pd(a, _mm256_mul_pd(p, p));
-        b = _mm256_add_pd(b, _mm256_mul_pd(q, q));
-        e = _mm256_add_pd(e, _mm256_mul_pd(r, r));
-        f = _mm256_add_pd(f, _mm256_mul_pd(s, s));
-    }
-    _mm256_storeu_pd(sum_x, a);
-    _mm256_storeu_pd(sum_x + 4, b);
-    _mm256_storeu_pd(sum_y, e);
-    _mm256_storeu_pd(sum_y + 4, f);
-}
-
-static inline size_t settle_own(size_t n, const float *theta, const float *diff, const float *q,
-                                float *out, double *step, double *residual)
-{
-    float left[CODEC_BLOCK];
-    size_t i = 0;
-    for (; i + ARITH_LANES <= n;) {
-        size_t m = n - i < CODEC_BLOCK ? (n - i) / ARITH_LANES * ARITH_LANES : CODEC_BLOCK;
-        for (size_t j = 0; j < m; j += 8) {
-            const __m256 coded = _mm256_loadu_ps(q + i + j);
-            _mm256_storeu_ps(left + j, _mm256_sub_ps(_mm256_loadu_ps(diff + i + j), coded));
-            _mm256_storeu_ps(out + i + j, _mm256_add_ps(_mm256_loadu_ps(theta + i + j), coded));
-        }
-        for (size_t j = 0; j < ARITH_LANES; j += 8)
-            add_squares(m, q + i + j, left + j, step + j, residual + j);
-        i += m;
-    }
-    return i;
-}
-
-static inline size_t ema_own(size_t n, double d, const float *theta, float *ema)
-{
-    const __m256d old = _mm256_set1_pd(d), rest = _mm256_set1_pd(1.0 - d);
-    size_t i = 0;
-    fetch_next(ema, n * sizeof *ema);
-    for (; i + 4 <= n; i += 4) {
-        const __m256d a = _mm256_mul_pd(old, doubles_at(ema + i));
-        const __m256d b = _mm256_mul_pd(rest, doubles_at(theta + i));
-        _mm_storeu_ps(ema + i, _mm256_cvtpd_ps(_mm256_add_pd(a, b)));
-    }
-    return i;
-}
-
-static inline size_t square_own(size_t n, const double *x, double *sums)
-{
-    __m256d s[ARITH_LANES / 4];
-    size_t i = 0;
-    for (int j = 0; j < ARITH_LANES / 4; j++)
-        s[j] = _mm256_setzero_pd();
-    for (; i + ARITH_LANES <= n; i += ARITH_LANES)
-        for (int j = 0; j < ARITH_LANES / 4; j++) {
-            const __m256d a = _mm256_loadu_pd(x + i + 4 * j);
-            s[j] = _mm256_add_pd(s[j], _mm256_mul_pd(a, a));
-        }
-    for (int j = 0; j < ARITH_LANES / 4; j++)
-        _mm256_storeu_pd(sums + 4 * j, s[j]);
     return i;
 }
 

@@ -4,18 +4,52 @@
 
 #include <immintrin.h>
 
-#define ARITH_OWN_E3M0
-#define ARITH_OWN_ENCODE
-#define ARITH_OWN_DECODE
+#define ARITH_OWN
 #include "common/outer/arith_impl.h"
+
+/* Doubles of a vector, and their operations. */
+#define DOUBLES 8
+#define STRIDE 32 /* sums of squares that stay in registers, of two arrays */
+typedef __m512d vd;
+
+static inline vd vd_set(double x)
+{
+    return _mm512_set1_pd(x);
+}
+
+static inline vd vd_load(const double *x)
+{
+    return _mm512_loadu_pd(x);
+}
+
+static inline void vd_store(double *to, vd x)
+{
+    _mm512_storeu_pd(to, x);
+}
+
+static inline vd vd_of_floats(const float *x)
+{
+    return _mm512_cvtps_pd(_mm256_loadu_ps(x));
+}
+
+static inline void vd_to_floats(float *to, vd x)
+{
+    _mm256_storeu_ps(to, _mm512_cvtpd_ps(x));
+}
+
+static inline vd vd_fma(vd a, vd b, vd c)
+{
+    return _mm512_fmadd_pd(a, b, c);
+}
+
+#include "common/outer/arith_wide.inc"
 
 /* 32 bytes hold 64 elements: even ones in the low nibbles, odd ones in the high.
  * Each byte goes to a 64-bit lane, whose low four bits pick one of 16 doubles:
  * the values of the codes, times w s.  So only an addition is left to do. */
 #define GROUP 64
 
-static inline void accumulate_e3m0_group(const struct arith_inputs *in, const double *ws, size_t i,
-                                         double *acc)
+static inline void add_group(const struct arith_inputs *in, const double *ws, size_t i, double *acc)
 {
     const __m512d plus = _mm512_loadu_pd(e3m0_value), minus = _mm512_loadu_pd(e3m0_value + 8);
     __m512d even[4], odd[4];
@@ -41,34 +75,21 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const do
     }
 }
 
-/* A unit of which all values of a block's inputs (ws: their weights times scales) are multiples,
- * if the magnitudes add up to less than 2^31 units: then no addition of doubles rounds, and sums of
- * 32-bit integers have the same bits.  Else 0. */
-static inline double e3m0_unit(size_t k, const double *ws)
+static size_t accumulate_groups(const struct arith_inputs *in, size_t block, size_t n, double *acc)
 {
-    const __m512i mantissa = _mm512_set1_epi64((1ll << 52) - 1), top = _mm512_set1_epi64(1ll << 52);
-    __m512d least = _mm512_set1_pd(0x1p900), all = _mm512_setzero_pd();
-    for (size_t c = 0; c < k; c += 8) {
-        const __mmask8 there = k - c < 8 ? (__mmask8)((1u << (k - c)) - 1) : 0xff;
-        const __m512d x = _mm512_maskz_loadu_pd(there, ws + c);
-        const __mmask8 some = _mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_NEQ_UQ);
-        const __mmask8 low = _mm512_cmp_pd_mask(x, _mm512_set1_pd(0x1p-900), _CMP_NGT_UQ);
-        const __mmask8 high = _mm512_cmp_pd_mask(x, _mm512_set1_pd(0x1p900), _CMP_NLT_UQ);
-        if (some & (low | high))
-            return 0.0;
-        const __m512i m = _mm512_ternarylogic_epi64(_mm512_castpd_si512(x), mantissa, top, 0xea);
-        const __m512i bit = _mm512_and_si512(m, _mm512_sub_epi64(_mm512_setzero_si512(), m));
-        const __m512d is = _mm512_scalef_pd(_mm512_cvtepu64_pd(bit), _mm512_getexp_pd(x));
-        least = _mm512_mask_min_pd(least, some, least, is);
-        all = _mm512_add_pd(all, x);
-    }
-    const double lowest = _mm512_reduce_min_pd(least) * 0x1p-52;
-    return _mm512_reduce_add_pd(all) < lowest * 0x1p25 ? lowest * 0x1p-6 : 0.0; /* ws / 64 is */
+    double ws[ARITH_INPUTS_MAX];
+    const size_t first = block * CODEC_BLOCK;
+    size_t i = 0;
+    for (size_t c = 0; c < in->k; c++)
+        ws[c] = e3m0_weight(in, c, block);
+    for (; i + GROUP <= n; i += GROUP)
+        add_group(in, ws, first + i, acc);
+    return i;
 }
 
-/* The same in whole units (e3m0_unit): table has the values of the 16 codes. */
-static inline void accumulate_whole_group(const struct arith_inputs *in, const __m512i *table,
-                                          double unit, size_t i, double *acc)
+/* The same in whole units: table has the values of the 16 codes. */
+static inline void add_whole(const struct arith_inputs *in, const __m512i *table, double unit,
+                             size_t i, double *acc)
 {
     __m512i even[GROUP / 32], odd[GROUP / 32];
     for (int j = 0; j < GROUP / 32; j++)
@@ -84,49 +105,35 @@ static inline void accumulate_whole_group(const struct arith_inputs *in, const _
         }
     }
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i eight = _mm512_set1_epi32(8);
-    const __m512d u = _mm512_set1_pd(unit);
-    for (int j = 0; j < GROUP / 32; j++)
-        for (int h = 0; h < 2; h++) {
-            const __m512i order = h ? _mm512_add_epi32(first, eight) : first;
-            const __m512i whole = _mm512_permutex2var_epi32(even[j], order, odd[j]);
-            double *out = acc + i + 32 * j + 16 * h;
-            _mm512_storeu_pd(out,
-                             _mm512_mul_pd(u, _mm512_cvtepi32_pd(_mm512_castsi512_si256(whole))));
-            _mm512_storeu_pd(
-                out + 8, _mm512_mul_pd(u, _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(whole, 1))));
-        }
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    __m256i eight[GROUP / 8];
+    for (int j = 0; j < GROUP / 32; j++) {
+        _mm512_storeu_si512(&eight[4 * j], _mm512_permutex2var_epi32(even[j], first, odd[j]));
+        _mm512_storeu_si512(&eight[4 * j + 2], _mm512_permutex2var_epi32(even[j], second, odd[j]));
+    }
+    /* From memory a conversion takes one step, from a register two. */
+    for (int j = 0; j < GROUP / 8; j++)
+        vd_store(acc + i + 8 * j, vd_set(unit) * _mm512_cvtepi32_pd(eight[j]));
 }
 
-static inline __m512i whole_values(double units)
+static inline __m512i whole_values(int32_t least)
 {
-    const __m512i lowest = _mm512_set1_epi32((int)units);
     const __m512i by =
         _mm512_setr_epi32(32, 0, 1, 2, 3, 4, 5, 6, 32, 0, 1, 2, 3, 4, 5, 6); /* 32: to 0 */
-    const __m512i sizes = _mm512_sllv_epi32(lowest, by);
+    const __m512i sizes = _mm512_sllv_epi32(_mm512_set1_epi32(least), by);
     return _mm512_mask_sub_epi32(sizes, 0xff00, _mm512_setzero_si512(), sizes);
 }
 
-static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
-                            double *acc)
+static void accumulate_whole(const struct arith_inputs *in, const struct whole *w, size_t first,
+                             double *acc)
 {
-    double ws[ARITH_INPUTS_MAX];
-    __m512i whole[ARITH_INPUTS_MAX];
-    (void)theta;
-    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
-        size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
-        for (size_t c = 0; c < in->k; c++)
-            ws[c] = e3m0_weight(in, c, block);
-        const double unit = e3m0_unit(in->k, ws);
-        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* units of the least value */
-        for (size_t c = 0; unit > 0.0 && c < in->k; c++)
-            whole[c] = whole_values(ws[c] * per);
-        for (; unit > 0.0 && i + GROUP <= end; i += GROUP)
-            accumulate_whole_group(in, whole, unit, i, acc);
-        for (; i + GROUP <= end; i += GROUP)
-            accumulate_e3m0_group(in, ws, i, acc);
-        accumulate_e3m0_block(in, block, i, end, acc);
+    __m512i table[ARITH_INPUTS_MAX];
+    for (size_t c = 0; c < in->k; c++) {
+        table[c] = whole_values(w->least[c]);
+        arith_fetch_next((const uint8_t *)in->payload[c] + first / 2, CODEC_BLOCK / 2);
     }
+    for (size_t i = 0; i < CODEC_BLOCK; i += GROUP)
+        add_whole(in, table, w->unit, first + i, acc);
 }
 
 /* Codes 16 elements at a time, with the arithmetic of encode_e3m0_block().  The codes of two

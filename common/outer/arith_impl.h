@@ -48,6 +48,22 @@ static inline size_t block_len(size_t n, size_t first)
     return n - first < CODEC_BLOCK ? n - first : CODEC_BLOCK;
 }
 
+#ifdef ARITH_OWN
+/* Loops of whole vectors that an including file has; most return their number of elements. */
+struct quotient;
+static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q);
+static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x);
+static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
+                            double *acc);
+static inline size_t nesterov_own(size_t n, const struct arith_nesterov *p,
+                                  const struct quotient *q, const double *acc, const float *theta,
+                                  float *mom, float *target, float *diff);
+static inline size_t settle_own(size_t n, const float *theta, const float *diff, const float *q,
+                                float *out, double *step, double *residual);
+static inline size_t ema_own(size_t n, double d, const float *theta, float *ema);
+static inline size_t square_own(size_t n, const double *x, double *sums);
+#endif
+
 /* Bits of max|x|: they order like the values, and NaN and infinity come last. */
 static inline uint32_t abs_max_bits(size_t n, const float *x)
 {
@@ -215,10 +231,6 @@ static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8
         out[j] = (uint8_t)(code[2 * j] | code[2 * j + 1] << 4);
 }
 
-#ifdef ARITH_OWN_ENCODE
-static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q);
-#endif
-
 /* As for int8, with the codes of coding.h. */
 static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
 {
@@ -237,7 +249,7 @@ static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scale
             memset(q + b, 0, m * sizeof *q);
             continue;
         }
-#ifdef ARITH_OWN_ENCODE
+#ifdef ARITH_OWN
         encode_e3m0_own(m, x + b, s, out + b / 2, q + b);
 #else
         encode_e3m0_block(m, x + b, s, out + b / 2, q + b);
@@ -252,10 +264,6 @@ static inline uint8_t e3m0_code(const uint8_t *in, size_t i)
     return in[i / 2] >> (i % 2 * 4) & 15;
 }
 
-#ifdef ARITH_OWN_DECODE
-static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x);
-#endif
-
 /* The values of the codes. */
 static void decode_e3m0(size_t n, const void *payload, const uint16_t *scales, float *x)
 {
@@ -263,7 +271,7 @@ static void decode_e3m0(size_t n, const void *payload, const uint16_t *scales, f
         const float s = bf16_value(scales[b / CODEC_BLOCK]);
         const size_t end = b + block_len(n, b);
         size_t i = b;
-#ifdef ARITH_OWN_DECODE
+#ifdef ARITH_OWN
         i += decode_e3m0_own(end - b, (const uint8_t *)payload + b / 2, s, x + b);
 #endif
         for (; i < end; i++)
@@ -294,7 +302,7 @@ static inline void accumulate_e3m0_block(const struct arith_inputs *in, size_t b
         accumulate_e3m0_span(in->payload[c], e3m0_weight(in, c, block), first, end, acc);
 }
 
-#ifndef ARITH_OWN_E3M0
+#ifndef ARITH_OWN
 static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
@@ -302,25 +310,9 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
     for (size_t b = 0; b < n; b += CODEC_BLOCK)
         accumulate_e3m0_block(in, b / CODEC_BLOCK, b, b + block_len(n, b), acc);
 }
-#else
-static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
-                            double *acc);
 #endif
 
 /* ---- the step ---- */
-
-struct quotient;
-
-#ifdef ARITH_OWN_STEP
-/* Loops written by hand do whole vectors, and return their number of elements. */
-static inline size_t nesterov_own(size_t n, const struct arith_nesterov *p,
-                                  const struct quotient *q, const double *acc, const float *theta,
-                                  float *mom, float *target, float *diff);
-static inline size_t settle_own(size_t n, const float *theta, const float *diff, const float *q,
-                                float *out, double *step, double *residual);
-static inline size_t ema_own(size_t n, double d, const float *theta, float *ema);
-static inline size_t square_own(size_t n, const double *x, double *sums);
-#endif
 
 /* acc / total: a multiplication by the reciprocal in two parts, with one rounding, gives the bits
  * of the division (Brisebarre, Muller and Raina 2004, IEEE TC 53(8)).  The value before rounding
@@ -356,7 +348,7 @@ static inline void nesterov_by(size_t n, const struct arith_nesterov *p, const s
 {
     double mu = p->mu, lr = p->lr, scale = p->scale;
     size_t i = 0;
-#ifdef ARITH_OWN_STEP
+#ifdef ARITH_OWN
     if (quick)
         i = nesterov_own(n, p, q, acc, theta, mom, target, diff);
 #endif
@@ -415,7 +407,7 @@ static void ema_update(size_t n, double d, const float *theta, float *ema)
 {
     double rest = 1.0 - d;
     size_t i = 0;
-#ifdef ARITH_OWN_STEP
+#ifdef ARITH_OWN
     i = ema_own(n, d, theta, ema);
 #endif
     for (; i < n; i++)
@@ -445,7 +437,7 @@ static double square_f32(size_t n, const float *x)
 
 static double square_f64(size_t n, const double *x)
 {
-#ifdef ARITH_OWN_STEP
+#ifdef ARITH_OWN
     double s[ARITH_LANES];
     size_t i = square_own(n, x, s);
 #else
@@ -475,7 +467,7 @@ static void settle(size_t n, const float *theta, const float *diff, const float 
                    double step[ARITH_LANES], double residual[ARITH_LANES])
 {
     size_t i = 0;
-#ifdef ARITH_OWN_STEP
+#ifdef ARITH_OWN
     i = settle_own(n, theta, diff, q, out, step, residual);
     if (i == n)
         return;

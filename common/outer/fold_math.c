@@ -79,19 +79,25 @@ static void settle(const struct fold_math *m, const struct fold_span *s, size_t 
         k->ema(n, m->ema_decay, new, s->ema + first);
 }
 
-/* Works in pieces: during each pass the processor has computations left while it waits for the
- * reads of the next. */
+/* After the sums works in pieces: during each pass the processor has computations left while it
+ * waits for the reads of the next. */
 static bool fold_strip(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                        struct strip *strip)
 {
+    accumulate(m, s->groups, s->n_groups, first, n, strip, strip->acc);
     for (size_t at = 0; at < n; at += FOLD_PIECE) {
-        const size_t part = n - at < FOLD_PIECE ? n - at : FOLD_PIECE;
+        const size_t part = n - at < FOLD_PIECE ? n - at : FOLD_PIECE, i = first + at;
+        const size_t bytes = part * sizeof(float);
         float *diff = strip->diff + at, *q = strip->q + at;
-        accumulate(m, s->groups, s->n_groups, first + at, part, strip, strip->acc + at);
-        outer_step(m, s, first + at, part, strip->acc + at, diff);
-        if (!encode(m, s, first + at, part, diff, q))
+        arith_fetch_next(s->mom + i, bytes);
+        arith_fetch_next(s->target + i, bytes);
+        outer_step(m, s, i, part, strip->acc + at, diff);
+        arith_fetch_next(s->theta + i, bytes);
+        if (!encode(m, s, i, part, diff, q))
             return false;
-        settle(m, s, first + at, part, diff, q, strip);
+        if (s->ema)
+            arith_fetch_next(s->ema + i, bytes);
+        settle(m, s, i, part, diff, q, strip);
     }
     return true;
 }

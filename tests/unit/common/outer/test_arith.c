@@ -330,7 +330,9 @@ static void step_new(struct step *s, size_t n, const float *x)
 static void step_run(const struct arith *k, struct step *s, size_t n, const double *acc,
                      const float *theta)
 {
-    struct arith_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345, .scale = 1.5, .parts = 3};
+    struct arith_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345, .scale = 1, .parts = 3};
+    k->nesterov(n, &p, acc, theta, s->mom, s->target, s->diff);
+    p.scale = 1.5;
     k->nesterov(n, &p, acc, theta, s->mom, s->target, s->diff);
     for (int i = 0; i < 2; i++) {
         p.due = i;
