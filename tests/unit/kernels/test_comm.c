@@ -29,7 +29,7 @@
 const char *guard_device(void); /* of check_ops */
 #endif
 
-enum { RANKS = 3, LONG = 1000, SHORT = 5, ROUNDS = 20 };
+enum { RANKS = 3, LONG = 10007, SHORT = 5, ROUNDS = 20 };
 
 struct rank {
     pthread_t thread;
