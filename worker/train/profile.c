@@ -11,7 +11,9 @@
 enum {
     TRIES = 4,
     TRIES_MAX = 20,
-    REPEATS = 5,
+    ROUNDS = 3, /* over all parts: other programs keep the machine busy for a while */
+    REPEATS = 2,
+    UPDATES = 5,
     RATE_TRIES = 3,
     SIZES = 2,
     SIZE_MOST = 4,
@@ -29,7 +31,7 @@ enum {
 /* Times of a part of one block, on one device. */
 struct part_times {
     double f[SIZES], b[SIZES], w[SIZES]; /* seconds; with recomputation w is in b */
-    double add;                          /* extra for adding to earlier gradients */
+    double adding_b, adding_w;           /* of the least size, to earlier gradients */
 };
 
 enum { FIRST, MIDDLE, LAST, PARTS };
@@ -145,30 +147,31 @@ static int forget_caches(struct net *net, const struct cold *cold, struct err *e
 }
 
 /* Times both backwards, the second right after the first. */
-static int time_backward(struct net *net, double *b, double *both, struct err *err)
+static int time_backward(struct net *net, double *b, double *w, struct err *err)
 {
-    const uint64_t begun = clock_now_ns();
+    uint64_t begun = clock_now_ns();
     int rc = net_backward(net, NULL, 0, err);
     if (rc == 0)
         rc = weights_sync(net->weights, err);
     *b = seconds_since(begun);
+    begun = clock_now_ns();
     if (rc == 0)
         rc = net_weights(net, 0, err);
     if (rc == 0)
         rc = weights_sync(net->weights, err);
-    *both = net->opt.split ? seconds_since(begun) : *b;
+    *w = net->opt.split ? seconds_since(begun) : 0;
     return rc;
 }
 
-/* The least of some times, since other programs may use the machine meanwhile. */
+/* Takes the least of some times and of those that are there, since other programs may use the
+ * machine meanwhile. */
 static int time_size(struct net *net, const struct model *m, int samples, bool first,
                      const struct cold *cold, double *f, double *b, double *w, struct err *err)
 {
     const struct net_micro micro = {0, (unsigned)samples, first, true};
-    double both = INFINITY, b_now, both_now;
+    double b_now, w_now;
     struct zeros z;
     zeros_make(&z, m, &net->opt, (unsigned)samples);
-    *f = *b = INFINITY;
     int rc = net_load(net, &z.batch, 1, err);
     for (int i = 0; i <= REPEATS && rc == 0; i++) { /* the first one warms up */
         rc = forget_caches(net, cold, err);
@@ -181,11 +184,10 @@ static int time_size(struct net *net, const struct model *m, int samples, bool f
         if (rc == 0)
             rc = forget_caches(net, cold, err);
         if (rc == 0)
-            rc = time_backward(net, &b_now, &both_now, err);
+            rc = time_backward(net, &b_now, &w_now, err);
         *b = i > 0 && rc == 0 ? fmin(*b, b_now) : *b;
-        both = i > 0 && rc == 0 ? fmin(both, both_now) : both;
+        *w = i > 0 && rc == 0 ? fmin(*w, w_now) : *w;
     }
-    *w = fmax(0, both - *b);
     zeros_release(&z);
     return rc;
 }
@@ -216,10 +218,10 @@ static int time_part(struct measuring *t, int rank, int chain, int which, struct
     for (int i = 0; i < t->sizes.n && rc == 0; i++)
         rc = time_size(net, m, t->sizes.samples[i], true, &cold, &times->f[i], &times->b[i],
                        &times->w[i], err);
-    double f, b = 0, w = 0;
+    double f = INFINITY;
     if (rc == 0)
-        rc = time_size(net, m, t->sizes.samples[0], false, &cold, &f, &b, &w, err);
-    times->add = fmax(0, b + w - times->b[0] - times->w[0]);
+        rc = time_size(net, m, t->sizes.samples[0], false, &cold, &f, &times->adding_b,
+                       &times->adding_w, err);
     dev->ops->free(dev, cold.x);
     net_free(net);
     model_free(part);
@@ -362,7 +364,7 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
                             .eps = 1,
                             .n = (int64_t)n};
     *ret = INFINITY;
-    for (int i = 0; i < REPEATS && rc == 0; i++) {
+    for (int i = 0; i < UPDATES && rc == 0; i++) {
         rc = k->zero(dev, cold.x, cold.bytes, NULL);
         if (rc == 0)
             rc = k->sync(dev, NULL, err);
@@ -466,16 +468,29 @@ static int time_links(void *arg, int rank, struct err *err)
     return rc;
 }
 
+/* Of no part anything is known. */
+static void forget_times(struct rank_times *r)
+{
+    for (int i = 0; i < COSTS_CHAINS_MAX * PARTS; i++) {
+        struct part_times *p = &r->parts[i / PARTS][i % PARTS];
+        for (int k = 0; k < SIZES; k++)
+            p->f[k] = p->b[k] = p->w[k] = INFINITY;
+        p->adding_b = p->adding_w = INFINITY;
+    }
+}
+
 static int time_rank(void *arg, int rank, struct err *err)
 {
     struct measuring *t = arg;
     struct device *dev = island_device(t->is, rank);
     int rc = 0;
     t->ranks[rank].from_host = dev->unified ? 0 : profile_host_rate(dev);
-    for (int c = 0; c < model_n_chains(&t->m->spec); c++)
-        for (int i = 0; i < PARTS && rc == 0; i++)
-            if (i != MIDDLE || model_chain(t->m, c)->spec.depth > 2)
-                rc = time_part(t, rank, c, i, err);
+    forget_times(&t->ranks[rank]);
+    for (int r = 0; r < ROUNDS; r++)
+        for (int c = 0; c < model_n_chains(&t->m->spec); c++)
+            for (int i = 0; i < PARTS && rc == 0; i++)
+                if (i != MIDDLE || model_chain(t->m, c)->spec.depth > 2)
+                    rc = time_part(t, rank, c, i, err);
     if (rc == 0 && t->n_frozen > 0)
         rc = time_frozen(t, rank, err);
     return rc < 0 ? rc : time_update(t, dev, &t->ranks[rank].step, err);
@@ -593,10 +608,29 @@ static int fill_layers(const struct measuring *t, int chain, struct costs_chain 
             l->b.s[k] = times->b[k];
             l->w.s[k] = times->w[k];
         }
-        l->add = times->add;
+        l->add = fmax(0, times->adding_b + times->adding_w - times->b[0] - times->w[0]);
         l->step = t->ranks[0].step * (double)(l->gradient_bytes / sizeof(float));
     }
     return rc;
+}
+
+/* The first one's equal: of a host's cores one is as fast as another. */
+static bool is_alike(const struct measuring *t, int rank)
+{
+    const struct device *a = island_device(t->is, 0), *b = island_device(t->is, rank);
+    return a->unified && b->unified && strcmp(a->about, b->about) == 0;
+}
+
+/* What slowed one of equal devices down is no cost of theirs. */
+static void take_least(struct part_times *p, const struct part_times *by)
+{
+    for (int k = 0; k < SIZES; k++) {
+        p->f[k] = fmin(p->f[k], by->f[k]);
+        p->b[k] = fmin(p->b[k], by->b[k]);
+        p->w[k] = fmin(p->w[k], by->w[k]);
+    }
+    p->adding_b = fmin(p->adding_b, by->adding_b);
+    p->adding_w = fmin(p->adding_w, by->adding_w);
 }
 
 /* The speed of a device relative to the first, by the times of all of them at once. */
@@ -604,6 +638,8 @@ static double speed_of(const struct measuring *t, int rank)
 {
     const int last = t->sizes.n - 1;
     double first = 0, own = 0;
+    if (is_alike(t, rank))
+        return 1;
     for (int c = 0; c < model_n_chains(&t->m->spec); c++) {
         const struct part_times *a = &t->ranks[0].parts[c][LAST];
         const struct part_times *b = &t->ranks[rank].parts[c][LAST];
@@ -616,6 +652,10 @@ static double speed_of(const struct measuring *t, int rank)
 static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct err *err)
 {
     *p = (struct costs){.sizes = t->sizes, .n_devices = island_size(t->is)};
+    for (int r = 1; r < p->n_devices; r++)
+        for (int i = 0; i < COSTS_CHAINS_MAX * PARTS && is_alike(t, r); i++)
+            take_least(&t->ranks[0].parts[i / PARTS][i % PARTS],
+                       &t->ranks[r].parts[i / PARTS][i % PARTS]);
     p->groups = t->groups;
     for (; p->n_frozen < t->n_frozen; p->n_frozen++) { /* moves those of the first rank */
         p->frozen[p->n_frozen] = t->ranks[0].frozen[p->n_frozen];
@@ -679,7 +719,7 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {6, /* version of the measurement */
+    const int numbers[] = {7, /* version of the measurement */
                            most_samples(opt),
                            (int)opt->precision,
                            opt->recompute,

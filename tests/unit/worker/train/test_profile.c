@@ -34,8 +34,8 @@ static void check_costs(const struct costs *p, const struct model *m, int device
     for (int c = 0; c < p->n_chains; c++)
         gradients += check_chain(p, c, model_chain(m, c)->spec.depth);
     assert_true(gradients >= m->params * sizeof(float));
-    for (int i = 0; i < devices; i++)
-        assert_true(p->devices[i].speed > 0.01 && p->devices[i].speed < 100);
+    for (int i = 0; i < devices; i++) /* which are equal cores */
+        assert_true(p->devices[i].speed == 1);
     for (int i = 0; i + 1 < devices; i++)
         assert_true(p->links[i].alpha > 0 && p->links[i].bytes_per_s > 1e6);
 }
