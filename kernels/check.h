@@ -76,6 +76,12 @@ static inline bool rmsnorm_bwd_ok(const struct rmsnorm_bwd *p)
     return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->dh && p->x && p->rstd && p->w && p->dw;
 }
 
+static inline bool headnorm_ok(const struct headnorm *p)
+{
+    return btc_ok(p->rows, p->heads, p->D) && dt_ok(p->dt) && p->D <= 256 && p->eps >= 0 && p->w &&
+           (!p->ld || p->ld >= (int64_t)p->heads * p->D);
+}
+
 static inline bool rope_ok(const struct rope *p)
 {
     return btc_ok(p->rows, p->heads, p->D) && dt_ok(p->dt) && p->D % 2 == 0 && p->D <= 256 &&

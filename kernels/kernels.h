@@ -174,6 +174,27 @@ struct rmsnorm_bwd {
     enum dtype dt;
 };
 
+/* ---- RMSNorm of each head, in place: queries and keys of Qwen3 ----------------
+ *
+ *   x = x * rstd * w,   rstd = 1 / sqrt(mean(x²) + eps), the mean over the D values of a head
+ *
+ * The first `heads` heads of a row have one weight: in packed qkv (see attention) q is one call
+ * and k another, each with ld = (H + 2 Hkv) D.
+ * Backward: x holds the gradient of the forward's result and becomes that of its input,
+ *
+ *   x = rstd * (x*w - xhat * mean(x*w * xhat)),   dw += sum over rows and heads of x * xhat */
+struct headnorm {
+    void *x;    /* (rows,heads,D) (dt), row stride ld */
+    void *kept; /* (rows,heads,D) (dt), dense: the forward's x before the norm; = of the forward,
+                 * which may have NULL; the backward reads it */
+    float *dw;  /* (D) +=, backward only */
+    const float *w;   /* (D) */
+    int64_t rows, ld; /* ld in elements, 0: heads*D */
+    int heads, D;     /* D up to 256 */
+    float eps;        /* the same in both */
+    enum dtype dt;
+};
+
 /* ---- LayerNorm with weights and a residual before it, a block of CLIP ----------
  *
  *   x = x_in + y when y is given (else x = x_in)

@@ -73,13 +73,49 @@ static int rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct s
     return 0;
 }
 
+/* Sums of blocks of rows, (blocks,C), that are added to dw (C). */
+struct norm_sums {
+    float *partial, *dw;
+    int blocks, C;
+};
+
+/* Adds the blocks' parts of some columns of dw, in order. */
+static void norm_dw_task(void *arg, int task, int thread)
+{
+    const struct norm_sums *n = arg;
+    for (int c = task * SUM_COLS; c < end_of(task, SUM_COLS, n->C); c += VL) {
+        vmask m = v_mask(n->C - c);
+        vf sum = v_zero();
+        for (int k = 0; k < n->blocks; k++)
+            sum = v_add(sum, v_load(n->partial + (int64_t)k * n->C + c, m));
+        v_store(n->dw + c, m, v_add(v_load(n->dw + c, m), sum));
+    }
+}
+
+/* Room for the sums of blocks of rows; -ENOMEM. */
+static int norm_sums_init(struct norm_sums *n, struct cpu_state *st, float *dw, int64_t rows, int C)
+{
+    *n = (struct norm_sums){.dw = dw, .blocks = blocks_of(rows, SUM_ROWS), .C = C};
+    n->partial = cpu_scratch(st, SCRATCH_PACKED, (size_t)n->blocks * (size_t)C * 4);
+    return n->partial || !n->blocks || !C ? 0 : -ENOMEM;
+}
+
+/* A block's own, which begin as zeros. */
+static inline float *norm_sums_of(const struct norm_sums *n, int block)
+{
+    float *dw = n->partial + (int64_t)block * n->C;
+    for (int c = 0; c < n->C; c += VL)
+        v_store(dw + c, v_mask(n->C - c), v_zero());
+    return dw;
+}
+
 struct norm_bwd_job {
     const struct rmsnorm_bwd *p;
-    float *partial; /* (blocks,C) of dw */
+    struct norm_sums sums;
 };
 
 /* First pass of a row: its part of dw; returns mean(dh * w * xhat). */
-static inline float norm_sums(const struct rmsnorm_bwd *p, int64_t r, float *dw,
+static inline float norm_mean(const struct rmsnorm_bwd *p, int64_t r, float *dw,
                               const enum dtype dt)
 {
     vf rs = v_set(p->rstd[r]), sum = v_zero();
@@ -113,11 +149,9 @@ static inline void norm_grad(const struct rmsnorm_bwd *p, int64_t r, float mean,
 static inline void norm_bwd_rows(const struct norm_bwd_job *j, int task, const enum dtype dt)
 {
     const struct rmsnorm_bwd *p = j->p;
-    float *dw = j->partial + (int64_t)task * p->C;
-    for (int c = 0; c < p->C; c += VL)
-        v_store(dw + c, v_mask(p->C - c), v_zero());
+    float *dw = norm_sums_of(&j->sums, task);
     for (int64_t r = (int64_t)task * SUM_ROWS; r < end_of(task, SUM_ROWS, p->rows); r++)
-        norm_grad(p, r, norm_sums(p, r, dw, dt), dt);
+        norm_grad(p, r, norm_mean(p, r, dw, dt), dt);
 }
 
 static void norm_bwd_task(void *arg, int task, int thread)
@@ -129,31 +163,123 @@ static void norm_bwd_task(void *arg, int task, int thread)
         norm_bwd_rows(j, task, DT_F32);
 }
 
-/* Adds the blocks' parts of some columns of dw, in order. */
-static void norm_dw_task(void *arg, int task, int thread)
-{
-    const struct norm_bwd_job *j = arg;
-    const struct rmsnorm_bwd *p = j->p;
-    int blocks = blocks_of(p->rows, SUM_ROWS);
-    for (int c = task * SUM_COLS; c < end_of(task, SUM_COLS, p->C); c += VL) {
-        vmask m = v_mask(p->C - c);
-        vf sum = v_zero();
-        for (int k = 0; k < blocks; k++)
-            sum = v_add(sum, v_load(j->partial + (int64_t)k * p->C + c, m));
-        v_store(p->dw + c, m, v_add(v_load(p->dw + c, m), sum));
-    }
-}
-
 static int rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s)
 {
     struct cpu_state *st = cpu_state(dev);
-    int blocks = blocks_of(p->rows, SUM_ROWS);
     struct norm_bwd_job j = {.p = p};
-    j.partial = cpu_scratch(st, SCRATCH_PACKED, (size_t)blocks * (size_t)p->C * 4);
-    if (!j.partial && blocks && p->C)
-        return -ENOMEM;
-    cpu_team_run(st->team, norm_bwd_task, &j, blocks);
-    cpu_team_run(st->team, norm_dw_task, &j, blocks_of(p->C, SUM_COLS));
+    int rc = norm_sums_init(&j.sums, st, p->dw, p->rows, p->C);
+    if (rc < 0)
+        return rc;
+    cpu_team_run(st->team, norm_bwd_task, &j, j.sums.blocks);
+    cpu_team_run(st->team, norm_dw_task, &j.sums, blocks_of(p->C, SUM_COLS));
+    return 0;
+}
+
+/* ---- RMSNorm of each head ---- */
+
+struct head_job {
+    const struct headnorm *p;
+    int64_t ld;
+    struct norm_sums sums; /* backward only */
+};
+
+static inline void head_norm(const struct head_job *j, int64_t at, int64_t dense,
+                             const enum dtype dt)
+{
+    const struct headnorm *p = j->p;
+    vf sum = v_zero();
+    for (int d = 0; d < p->D; d += VL) {
+        vmask m = v_mask(p->D - d);
+        vf x = v_load_dt(p->x, dt, at + d, m);
+        if (p->kept)
+            v_store_dt(p->kept, dt, dense + d, m, x);
+        sum = v_fma(x, x, sum);
+    }
+    vf rs = v_set(1.0f / sqrtf(v_sum(sum) / (float)p->D + p->eps));
+    for (int d = 0; d < p->D; d += VL) {
+        vmask m = v_mask(p->D - d);
+        vf x = v_mul(v_load_dt(p->x, dt, at + d, m), rs);
+        v_store_dt(p->x, dt, at + d, m, v_mul(x, v_load(p->w + d, m)));
+    }
+}
+
+static inline void head_grad(const struct head_job *j, int64_t at, int64_t dense, float *dw,
+                             const enum dtype dt)
+{
+    const struct headnorm *p = j->p;
+    vf square = v_zero(), dot = v_zero();
+    for (int d = 0; d < p->D; d += VL) {
+        vmask m = v_mask(p->D - d);
+        vf x = v_load_dt(p->kept, dt, dense + d, m);
+        vf g = v_mul(v_load_dt(p->x, dt, at + d, m), v_load(p->w + d, m));
+        square = v_fma(x, x, square);
+        dot = v_fma(g, x, dot);
+    }
+    const float rstd = 1.0f / sqrtf(v_sum(square) / (float)p->D + p->eps);
+    vf rs = v_set(rstd), mean = v_set(v_sum(dot) * rstd / (float)p->D);
+    for (int d = 0; d < p->D; d += VL) {
+        vmask m = v_mask(p->D - d);
+        vf g = v_load_dt(p->x, dt, at + d, m),
+           xhat = v_mul(v_load_dt(p->kept, dt, dense + d, m), rs);
+        v_store(dw + d, m, v_fma(g, xhat, v_load(dw + d, m)));
+        v_store_dt(p->x, dt, at + d, m,
+                   v_mul(rs, v_fnma(xhat, mean, v_mul(g, v_load(p->w + d, m)))));
+    }
+}
+
+/* Some rows, forward, or backward with dw. */
+static inline void head_rows(const struct head_job *j, int64_t from, int64_t to, float *dw,
+                             const enum dtype dt)
+{
+    const struct headnorm *p = j->p;
+    for (int64_t r = from; r < to; r++) {
+        for (int h = 0; h < p->heads; h++) {
+            const int64_t at = r * j->ld + (int64_t)h * p->D, dense = (r * p->heads + h) * p->D;
+            if (dw)
+                head_grad(j, at, dense, dw, dt);
+            else
+                head_norm(j, at, dense, dt);
+        }
+    }
+}
+
+static void head_task(void *arg, int task, int thread)
+{
+    const struct head_job *j = arg;
+    const int64_t from = (int64_t)task * ROWS, to = end_of(task, ROWS, j->p->rows);
+    if (j->p->dt == DT_BF16)
+        head_rows(j, from, to, NULL, DT_BF16);
+    else
+        head_rows(j, from, to, NULL, DT_F32);
+}
+
+static void head_bwd_task(void *arg, int task, int thread)
+{
+    const struct head_job *j = arg;
+    const int64_t from = (int64_t)task * SUM_ROWS, to = end_of(task, SUM_ROWS, j->p->rows);
+    float *dw = norm_sums_of(&j->sums, task);
+    if (j->p->dt == DT_BF16)
+        head_rows(j, from, to, dw, DT_BF16);
+    else
+        head_rows(j, from, to, dw, DT_F32);
+}
+
+static int headnorm_fwd(struct device *dev, const struct headnorm *p, struct stream *s)
+{
+    struct head_job j = {.p = p, .ld = p->ld ? p->ld : (int64_t)p->heads * p->D};
+    cpu_team_run(cpu_state(dev)->team, head_task, &j, blocks_of(p->rows, ROWS));
+    return 0;
+}
+
+static int headnorm_bwd(struct device *dev, const struct headnorm *p, struct stream *s)
+{
+    struct cpu_state *st = cpu_state(dev);
+    struct head_job j = {.p = p, .ld = p->ld ? p->ld : (int64_t)p->heads * p->D};
+    int rc = norm_sums_init(&j.sums, st, p->dw, p->rows, p->D);
+    if (rc < 0)
+        return rc;
+    cpu_team_run(st->team, head_bwd_task, &j, j.sums.blocks);
+    cpu_team_run(st->team, norm_dw_task, &j.sums, blocks_of(p->D, SUM_COLS));
     return 0;
 }
 
@@ -370,6 +496,8 @@ void FOR_ISA(decoder_install)(struct kernel_ops *ops)
 {
     ops->rmsnorm_fwd = rmsnorm_fwd;
     ops->rmsnorm_bwd = rmsnorm_bwd;
+    ops->headnorm_fwd = headnorm_fwd;
+    ops->headnorm_bwd = headnorm_bwd;
     ops->rope = rope;
     ops->swiglu_fwd = swiglu_fwd;
     ops->geglu_fwd = geglu_fwd;

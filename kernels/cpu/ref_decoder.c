@@ -49,6 +49,50 @@ int ref_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stre
     return 0;
 }
 
+int ref_headnorm_fwd(struct device *dev, const struct headnorm *p, struct stream *s)
+{
+    const int D = p->D;
+    const int64_t ld = p->ld ? p->ld : (int64_t)p->heads * D;
+    for (int64_t i = 0; i < p->rows * p->heads; i++) {
+        const size_t at = (size_t)(i / p->heads * ld + i % p->heads * D), dense = (size_t)(i * D);
+        float sum = 0;
+        for (int d = 0; d < D; d++) {
+            float x = dtype_get(p->x, p->dt, at + (size_t)d);
+            if (p->kept)
+                dtype_set(p->kept, p->dt, dense + (size_t)d, x);
+            sum += x * x;
+        }
+        float rstd = 1.0f / sqrtf(sum / (float)D + p->eps);
+        for (int d = 0; d < D; d++)
+            dtype_set(p->x, p->dt, at + (size_t)d,
+                      dtype_get(p->x, p->dt, at + (size_t)d) * rstd * p->w[d]);
+    }
+    return 0;
+}
+
+int ref_headnorm_bwd(struct device *dev, const struct headnorm *p, struct stream *s)
+{
+    const int D = p->D;
+    const int64_t ld = p->ld ? p->ld : (int64_t)p->heads * D;
+    for (int64_t i = 0; i < p->rows * p->heads; i++) {
+        const size_t at = (size_t)(i / p->heads * ld + i % p->heads * D), dense = (size_t)(i * D);
+        float square = 0, dot = 0;
+        for (int d = 0; d < D; d++) {
+            float x = dtype_get(p->kept, p->dt, dense + (size_t)d);
+            square += x * x;
+            dot += dtype_get(p->x, p->dt, at + (size_t)d) * p->w[d] * x;
+        }
+        float rstd = 1.0f / sqrtf(square / (float)D + p->eps), mean = dot * rstd / (float)D;
+        for (int d = 0; d < D; d++) {
+            float g = dtype_get(p->x, p->dt, at + (size_t)d);
+            float xhat = dtype_get(p->kept, p->dt, dense + (size_t)d) * rstd;
+            p->dw[d] += g * xhat;
+            dtype_set(p->x, p->dt, at + (size_t)d, rstd * (g * p->w[d] - xhat * mean));
+        }
+    }
+    return 0;
+}
+
 int ref_rope(struct device *dev, const struct rope *p, struct stream *s)
 {
     const int half = p->D / 2;

@@ -542,3 +542,118 @@ extern "C" int cuda_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p,
     const struct finish f = {{p->dw}, 1, p->C, w.partial, 1, w.parts, p->C, true};
     return rc < 0 ? rc : cuda_finish_sums(&f, s);
 }
+
+/* ---- RMSNorm of each head, which a warp has in its registers ---- */
+
+/* Where head i lies in x. */
+static __device__ __forceinline__ int64_t head_at(const struct headnorm &p, int64_t i)
+{
+    return i / p.heads * p.ld + i % p.heads * p.D;
+}
+
+template <int P>
+static __device__ __forceinline__ float product_sum(const float a[PIECES][P],
+                                                    const float b[PIECES][P])
+{
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            sum += a[j][k] * b[j][k];
+    return sum;
+}
+
+template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(WARP) headnorm_fwd_kernel(struct headnorm p)
+{
+    const int64_t i = blockIdx.x;
+    T *head = (T *)p.x + head_at(p, i);
+    float x[PIECES][P], w[PIECES][P];
+    load_columns<P, WIDE>(x, head, p.D);
+    load_columns<P, WIDE>(w, p.w, p.D);
+    if (p.kept)
+        store_columns<P, WIDE>((T *)p.kept + i * p.D, x, p.D);
+    const float square = warp_sum(product_sum<P>(x, x)) / (float)p.D;
+    const float rstd = 1.0f / sqrtf(square + p.eps);
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            x[j][k] *= rstd * w[j][k];
+    store_columns<P, WIDE>(head, x, p.D);
+}
+
+template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(WARP) headnorm_bwd_kernel(struct headnorm p, struct walk w)
+{
+    const int64_t first = (int64_t)blockIdx.x * w.rows, all = p.rows * p.heads;
+    const int64_t end = first + w.rows < all ? first + w.rows : all;
+    float dw[PIECES][P] = {}, weight[PIECES][P];
+    load_columns<P, WIDE>(weight, p.w, p.D);
+    for (int64_t i = first; i < end; i++) {
+        T *head = (T *)p.x + head_at(p, i);
+        float g[PIECES][P], x[PIECES][P], gw[PIECES][P];
+        load_columns<P, WIDE>(g, head, p.D);
+        load_columns<P, WIDE>(x, (const T *)p.kept + i * p.D, p.D);
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+#pragma unroll
+            for (int k = 0; k < P; k++)
+                gw[j][k] = g[j][k] * weight[j][k];
+        const float square = warp_sum(product_sum<P>(x, x));
+        const float dot = warp_sum(product_sum<P>(gw, x));
+        const float rstd = 1.0f / sqrtf(square / (float)p.D + p.eps);
+        const float mean = dot * rstd / (float)p.D;
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+#pragma unroll
+            for (int k = 0; k < P; k++) {
+                const float xhat = x[j][k] * rstd;
+                dw[j][k] += g[j][k] * xhat;
+                g[j][k] = rstd * (gw[j][k] - xhat * mean);
+            }
+        store_columns<P, WIDE>(head, g, p.D);
+    }
+    store_columns<P, WIDE>(w.partial + (int64_t)blockIdx.x * p.D, dw, p.D);
+}
+
+/* The call with its ld, and whether heads may be read in whole vectors.  -EINVAL: too many. */
+static int headnorm_call(const struct headnorm *p, struct headnorm *ret, bool *ret_wide)
+{
+    if (p->rows * p->heads > INT32_MAX)
+        return -EINVAL;
+    *ret = *p;
+    if (!p->ld)
+        ret->ld = (int64_t)p->heads * p->D;
+    *ret_wide = p->D % 4 == 0 && ret->ld % 4 == 0 && aligned16(p->x, p->kept, p->w);
+    return 0;
+}
+
+extern "C" int cuda_headnorm_fwd(struct device *dev, const struct headnorm *p, struct stream *s)
+{
+    struct headnorm q;
+    bool wide;
+    int rc = headnorm_call(p, &q, &wide);
+    return rc < 0 ? rc
+                  : launch(s, PICK_P(headnorm_fwd_kernel, 4, wide, p->dt),
+                           dim3((unsigned)(p->rows * p->heads)), WARP, 0, q);
+}
+
+extern "C" int cuda_headnorm_bwd(struct device *dev, const struct headnorm *p, struct stream *s)
+{
+    struct headnorm q;
+    bool wide;
+    int rc = headnorm_call(p, &q, &wide);
+    struct walk w = make_walk(1, p->rows * p->heads, BWD_BLOCKS * s->st->multiprocessors);
+    void *partial;
+    if (rc == 0)
+        rc = cuda_scratch(s, (size_t)w.parts * (size_t)p->D * sizeof(float), &partial);
+    if (rc < 0)
+        return rc;
+    w.partial = (float *)partial;
+    rc = launch(s, PICK_P(headnorm_bwd_kernel, 4, wide, p->dt), dim3((unsigned)w.parts), WARP, 0, q,
+                w);
+    const struct finish f = {{p->dw}, 1, p->D, w.partial, 1, w.parts, p->D, true};
+    return rc < 0 ? rc : cuda_finish_sums(&f, s);
+}

@@ -95,6 +95,62 @@ static void rmsnorm(void **state)
     }
 }
 
+/* ---- RMSNorm of each head ---- */
+
+/* x and its gradient in rows with `extra` values behind the heads, which nothing touches. */
+static void norm_heads(struct devices *d, int64_t rows, int heads, int D, int extra, enum dtype dt)
+{
+    const int64_t ld = (int64_t)heads * D + extra;
+    const size_t n = (size_t)(rows * ld), dense = (size_t)(rows * heads * D), es = dtype_bytes(dt);
+    void *x = guard_randn(n, dt, 2), *g = guard_randn(n, dt, 1);
+    float *w = guard_randn((size_t)D, DT_F32, 1), *sums = guard_randn((size_t)D, DT_F32, 1);
+    struct headnorm p[2];
+    void *y[2], *dx[2];
+    for (int i = 0; i < 2; i++) {
+        struct device *dev = i ? d->fast : d->ref;
+        p[i] = (struct headnorm){.w = w, .rows = rows, .heads = heads, .D = D, .eps = 1e-5f};
+        p[i].ld = extra ? ld : 0;
+        p[i].dt = dt;
+        p[i].x = y[i] = guard_copy(x, n * es);
+        p[i].kept = guard_new(dense * es);
+        assert_int_equal(dev->ops->headnorm_fwd(dev, &p[i], NULL), 0);
+        p[i].x = dx[i] = guard_copy(g, n * es);
+        p[i].dw = guard_copy(sums, (size_t)D * 4);
+        assert_int_equal(dev->ops->headnorm_bwd(dev, &p[i], NULL), 0);
+    }
+    guard_close("heads", y[1], y[0], n, dt, 1e-5f, rel(dt));
+    guard_close("gradient of heads", dx[1], dx[0], n, dt, 2e-5f, rel(dt));
+    guard_close("dw of heads", p[1].dw, p[0].dw, (size_t)D, DT_F32,
+                1e-5f * sqrtf((float)(rows * heads)), 2e-5f);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t k = 0; k < ld; k++) {
+            const size_t at = (size_t)(r * ld + k);
+            if (k >= (int64_t)heads * D)
+                assert_true(dtype_get(y[1], dt, at) == dtype_get(x, dt, at) &&
+                            dtype_get(dx[1], dt, at) == dtype_get(g, dt, at));
+            else
+                assert_true(dtype_get(p[1].kept, dt, (size_t)(r * heads * D + k)) ==
+                            dtype_get(x, dt, at));
+        }
+    }
+    void *again = p[1].x = guard_copy(x, n * es); /* nothing kept */
+    p[1].kept = NULL;
+    assert_int_equal(d->fast->ops->headnorm_fwd(d->fast, &p[1], NULL), 0);
+    assert_memory_equal(again, y[1], n * es);
+    guard_check_all();
+}
+
+static void head_norms(void **state)
+{
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        norm_heads(*state, 1, 1, 1, 0, (enum dtype)dt);
+        norm_heads(*state, 33, 3, 6, 5, (enum dtype)dt);
+        norm_heads(*state, 130, 2, 32, 64, (enum dtype)dt);
+        norm_heads(*state, 65, 5, 128, 0, (enum dtype)dt);
+        norm_heads(*state, 5, 2, 256, 1, (enum dtype)dt);
+    }
+}
+
 /* ---- rotary positions ---- */
 
 static void turn(struct devices *d, int64_t rows, int heads, int D, int extra, enum dtype dt)
@@ -333,7 +389,7 @@ static void means(void **state)
 
 /* ---- the same bits with one, two and five threads ---- */
 
-enum { R = 210, W = 96, HEADS = 3, TOKENS = 70, BATCH = 3, KINDS = 8 };
+enum { R = 210, W = 96, HEADS = 3, TOKENS = 70, BATCH = 3, KINDS = 9 };
 
 struct inputs {
     float *x, *w, *rstd;
@@ -372,6 +428,14 @@ static char *run_all(struct device *dev, const struct inputs *in, size_t *ret_by
     norm.C = W;
     norm.dt = DT_BF16;
     assert_int_equal(dev->ops->rmsnorm_bwd(dev, &norm, NULL), 0);
+    float *heads = (float *)(void *)(out + 8 * part);
+    memcpy(heads, in->qkv, (size_t)R * W * 2);
+    struct headnorm head = {.x = heads, .kept = in->h, .dw = heads + R * W / 2, .w = in->w};
+    head.rows = R;
+    head.heads = 1;
+    head.D = W;
+    head.dt = DT_BF16;
+    assert_int_equal(dev->ops->headnorm_bwd(dev, &head, NULL), 0);
     struct cross_entropy ce = {.loss = loss, .logits = in->x, .target = in->ids, .rows = R, .V = W};
     assert_int_equal(dev->ops->cross_entropy(dev, &ce, NULL), 0);
     float *table = (float *)(void *)(out + 3 * part);
@@ -428,6 +492,12 @@ static void refuses_impossible(void **state)
     int32_t *id = guard_of(int32_t, 4);
     struct rmsnorm_fwd f = {.x_in = x, .h = x, .eps = 1e-5f, .rows = 1, .C = 2};
     assert_int_equal(dev->ops->rmsnorm_fwd(dev, &f, NULL), -22); /* no weight */
+    struct headnorm h = {.x = x, .kept = x, .rows = 1, .heads = 1, .D = 2, .eps = 1e-5f};
+    assert_int_equal(dev->ops->headnorm_fwd(dev, &h, NULL), -22); /* no weight */
+    h.w = x;
+    assert_int_equal(dev->ops->headnorm_bwd(dev, &h, NULL), -22); /* no dw */
+    h.ld = 1;
+    assert_int_equal(dev->ops->headnorm_fwd(dev, &h, NULL), -22); /* rows overlap */
     struct rope r = {.x = x, .pos = id, .rows = 1, .heads = 1, .D = 3, .theta = 10};
     assert_int_equal(dev->ops->rope(dev, &r, NULL), -22); /* odd */
     r.D = 4;
@@ -457,6 +527,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm),
+        cmocka_unit_test(head_norms),
         cmocka_unit_test(scaled_frequencies),
         cmocka_unit_test(rotary),
         cmocka_unit_test(rotary_by_hand),

@@ -253,6 +253,46 @@ static void rmsnorm(void **state)
     guard_check_all();
 }
 
+struct head_case {
+    struct device *dev;
+    struct headnorm n;
+    const float *x_in, *wx;
+};
+
+enum { NORM_HEADS = 2, NORM_LD = NORM_HEADS * C + 3, NORM_N = B * T * NORM_LD };
+
+static double head_loss(void *ctx)
+{
+    struct head_case *c = ctx;
+    memcpy(c->n.x, c->x_in, NORM_N * 4);
+    c->dev->ops->headnorm_fwd(c->dev, &c->n, NULL);
+    return weighted(c->n.x, c->wx, NORM_N);
+}
+
+static void headnorm(void **state)
+{
+    float *x_in = guard_randn(NORM_N, DT_F32, 1), *wx = guard_randn(NORM_N, DT_F32, 1);
+    float *w = guard_randn(C, DT_F32, 1), *dw = guard_new(C * 4);
+    struct head_case c = {.dev = ref_of(state), .x_in = x_in, .wx = wx};
+    c.n = (struct headnorm){.x = guard_new(NORM_N * 4),
+                            .kept = guard_new(B * T * NORM_HEADS * C * 4),
+                            .dw = dw,
+                            .w = w,
+                            .rows = B * T,
+                            .ld = NORM_LD,
+                            .heads = NORM_HEADS,
+                            .D = C,
+                            .eps = 1e-5f};
+    head_loss(&c);
+    memset(dw, 0, C * 4);
+    struct headnorm b = c.n;
+    b.x = guard_copy(wx, NORM_N * 4);
+    assert_int_equal(c.dev->ops->headnorm_bwd(c.dev, &b, NULL), 0);
+    check("headnorm x", head_loss, &c, x_in, b.x, NORM_N);
+    check("headnorm w", head_loss, &c, w, dw, C);
+    guard_check_all();
+}
+
 enum { GATES = 9, CLASSES = 11 };
 
 struct decoder_case {
@@ -495,7 +535,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adaln),   cmocka_unit_test(attention), cmocka_unit_test(attention_apart),
         cmocka_unit_test(mlp),     cmocka_unit_test(mse),       cmocka_unit_test(activations),
-        cmocka_unit_test(rmsnorm), cmocka_unit_test(decoder),
+        cmocka_unit_test(rmsnorm), cmocka_unit_test(headnorm),  cmocka_unit_test(decoder),
     };
     return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
 }

@@ -77,15 +77,16 @@ static inline void lazy_note(int rc)
 
 /* An operation of the table with these types of arguments between device and stream. */
 #define LAZY_CALL(op, ...) lazy_note(lazy.cpu->ops->op(lazy.cpu, __VA_ARGS__, NULL))
-#define LAZY_P(op)                                                                                 \
+#define LAZY_S(op, args)                                                                           \
     static void run_##op(const void *v)                                                            \
     {                                                                                              \
-        LAZY_CALL(op, (const struct op *)v);                                                       \
+        LAZY_CALL(op, (const struct args *)v);                                                     \
     }                                                                                              \
-    static int lazy_##op(struct device *dev, const struct op *p, struct stream *s)                 \
+    static int lazy_##op(struct device *dev, const struct args *p, struct stream *s)               \
     {                                                                                              \
         return lazy_put(run_##op, p, sizeof *p);                                                   \
     }
+#define LAZY_P(op) LAZY_S(op, op)
 #define LAZY_OP(op, declare, fields, values, unpack)                                               \
     struct args_##op {                                                                             \
         fields                                                                                     \
@@ -138,6 +139,8 @@ LAZY_P(adaln_fwd)
 LAZY_P(adaln_bwd)
 LAZY_P(rmsnorm_fwd)
 LAZY_P(rmsnorm_bwd)
+LAZY_S(headnorm_fwd, headnorm)
+LAZY_S(headnorm_bwd, headnorm)
 LAZY_P(rope)
 LAZY_P(attention_fwd)
 LAZY_P(attention_bwd)
@@ -305,6 +308,8 @@ static const struct kernel_ops lazy_ops = {
     .adaln_bwd = lazy_adaln_bwd,
     .rmsnorm_fwd = lazy_rmsnorm_fwd,
     .rmsnorm_bwd = lazy_rmsnorm_bwd,
+    .headnorm_fwd = lazy_headnorm_fwd,
+    .headnorm_bwd = lazy_headnorm_bwd,
     .rope = lazy_rope,
     .attention_fwd = lazy_attention_fwd,
     .attention_bwd = lazy_attention_bwd,
