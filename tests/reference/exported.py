@@ -53,7 +53,8 @@ def sizes_of(model):
     rope = c["rope_parameters"]
     sizes = [c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
              c["intermediate_size"], c["vocab_size"], c["max_position_embeddings"], int(c["tie_word_embeddings"]),
-             rope["rope_theta"], c["rms_norm_eps"], c.get("head_dim") or 0, int(c["model_type"] == "qwen2")]
+             rope["rope_theta"], c["rms_norm_eps"], c.get("head_dim") or 0,
+             int(c["model_type"] == "qwen2"), int(c["model_type"] == "qwen3")]
     if rope["rope_type"] == "llama3":
         sizes += [rope[key] for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
     return ",".join(map(str, sizes))

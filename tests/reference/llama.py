@@ -44,19 +44,20 @@ def turn(x, pos, rope):
 
 
 class Attention(nn.Module):
-    def __init__(self, dim, heads, kv_heads, head_dim, bias, rope):
+    def __init__(self, dim, heads, kv_heads, head_dim, bias, norm, rope):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim, self.rope = heads, kv_heads, head_dim, rope
         self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(dim, kv_heads * head_dim, bias=bias)
         self.v_proj = nn.Linear(dim, kv_heads * head_dim, bias=bias)
         self.o_proj = nn.Linear(heads * head_dim, dim, bias=False)
+        self.q_norm, self.k_norm = (norm(head_dim) for _ in "qk")
 
     def forward(self, x, pos, visible):
         B, T, _ = x.shape
         q, k, v = (f(x).view(B, T, -1, self.head_dim).transpose(1, 2)
                    for f in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = turn(q, pos, self.rope), turn(k, pos, self.rope)
+        q, k = turn(self.q_norm(q), pos, self.rope), turn(self.k_norm(k), pos, self.rope)
         k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * self.head_dim ** -0.5
         weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
@@ -75,9 +76,10 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, dim, heads, kv_heads, head_dim, bias, hidden, rope, eps):
+    def __init__(self, dim, heads, kv_heads, head_dim, bias, qk_norm, hidden, rope, eps):
         super().__init__()
-        self.self_attn = Attention(dim, heads, kv_heads, head_dim, bias, rope)
+        norm = (lambda width: RMSNorm(width, eps)) if qk_norm else nn.Identity
+        self.self_attn = Attention(dim, heads, kv_heads, head_dim, bias, norm, rope)
         self.mlp = MLP(dim, hidden)
         self.input_layernorm = RMSNorm(dim, eps)
         self.post_attention_layernorm = RMSNorm(dim, eps)
@@ -100,10 +102,10 @@ class Inner(nn.Module):
 class Llama(nn.Module):
     def __init__(self, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
                  num_key_value_heads, rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_scaling=None,
-                 head_dim=0, qkv_bias=False, **_):
+                 head_dim=0, qkv_bias=False, qk_norm=False, **_):
         super().__init__()
         layers = [Layer(hidden_size, num_attention_heads, num_key_value_heads, head_dim or hidden_size // num_attention_heads,
-                        qkv_bias, intermediate_size, (rope_theta, rope_scaling), rms_norm_eps) for _ in range(num_hidden_layers)]
+                        qkv_bias, qk_norm, intermediate_size, (rope_theta, rope_scaling), rms_norm_eps) for _ in range(num_hidden_layers)]
         self.model = Inner(vocab_size, hidden_size, layers, rms_norm_eps)
         self.lm_head = None if tie_word_embeddings else nn.Linear(hidden_size, vocab_size, bias=False)
 
@@ -123,7 +125,8 @@ class Llama(nn.Module):
 
 def load(folder):
     config = json.load(open(f"{folder}/config.json"))
-    model = Llama(qkv_bias=config["model_type"] == "qwen2", **config)
+    kind = config["model_type"]
+    model = Llama(qkv_bias=kind == "qwen2", qk_norm=kind == "qwen3", **config)
     model.load_state_dict(read_safetensors(f"{folder}/model.safetensors")[0])
     return model.eval()
 

@@ -95,6 +95,8 @@ enum model_llama_block_index {
     L_UP,    /* (M,C) */
     L_DOWN,  /* (C,M) */
     L_PER_BLOCK,
+    L_Q_NORM = L_PER_BLOCK, /* (D), these two with qk_norm only */
+    L_K_NORM,               /* (D) */
 };
 
 enum model_llama_final_index {
@@ -108,8 +110,8 @@ enum model_llama_final_index {
 static inline int model_llama_block(const struct model_spec *s, int block,
                                     enum model_llama_block_index i)
 {
-    const int biases = s->qkv_bias ? 3 : 0;
-    return L_BLOCKS + block * (L_PER_BLOCK + biases) + (int)i + (i > L_Q ? biases : 0);
+    const int biases = s->qkv_bias ? 3 : 0, norms = s->qk_norm ? 2 : 0;
+    return L_BLOCKS + block * (L_PER_BLOCK + biases + norms) + (int)i + (i > L_Q ? biases : 0);
 }
 
 static inline int model_llama_final(const struct model_spec *s, enum model_llama_final_index i)

@@ -30,6 +30,8 @@ static int text_check(const struct model_spec *s, struct err *err)
                        "model.qkv_bias needs keys whose width is a multiple of 16, but %d heads "
                        "are %d wide",
                        s->kv_heads, model_head_dim(s) * s->kv_heads);
+    if (s->qkv_bias && s->qk_norm)
+        return err_set(err, -ERR_CONFIG, "model.qkv_bias and model.qk_norm are both true");
     if (!(s->rope_theta > 0) || !(s->norm_eps > 0))
         return err_set(err, -ERR_CONFIG, "model.rope_theta and model.norm_eps must be above 0");
     return 0;
@@ -73,7 +75,7 @@ static size_t count(const struct model_spec *s)
 static void fill(struct model *m)
 {
     const struct model_spec *s = &m->spec;
-    const int C = s->dim, q = model_head_dim(s) * s->heads, kv = model_head_dim(s) * s->kv_heads;
+    const int C = s->dim, D = model_head_dim(s), q = D * s->heads, kv = D * s->kv_heads;
 
     model_table_add(m, s->cut.embed_level, false, 2, (int[4]){s->vocab, C},
                     "model.embed_tokens.weight");
@@ -87,9 +89,11 @@ static void fill(struct model *m)
             {"self_attn.k_proj", kv, C, s->qkv_bias}, {"self_attn.v_proj", kv, C, s->qkv_bias},
             {"self_attn.o_proj", C, q, false},        {"post_attention_layernorm", C, 0, false},
             {"mlp.gate_proj", s->mlp, C, false},      {"mlp.up_proj", s->mlp, C, false},
-            {"mlp.down_proj", C, s->mlp, false},
+            {"mlp.down_proj", C, s->mlp, false},      {"self_attn.q_norm", D, 0, false},
+            {"self_attn.k_norm", D, 0, false},
         };
-        for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {
+        const size_t n = sizeof layers / sizeof *layers - (s->qk_norm ? 0 : 2);
+        for (size_t j = 0; j < n; j++) {
             char name[MODEL_NAME_MAX];
             const bool matrix = layers[j].in > 0;
             (void)snprintf(name, sizeof name, "model.layers.%d.%s%s", i, layers[j].name,

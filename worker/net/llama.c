@@ -1,102 +1,4 @@
-#include "worker/net/llama.h"
-
-#include "worker/net/arena.h"
-#include "worker/model/model_index.h"
-
-#define SLICE_BYTES (64u << 20) /* bytes of logits at a time */
-#define SLICE_LEAST 64
-
-/* R rows of tokens (B texts of T), C channels, H query heads and K key heads of width D, M
- * hidden width of the MLP, V vocabulary; "(dt)" is bf16 or f32.  One block, with the
- * activations kept for its backward:
- *
- *   x1 ─norm─► h1 ─► qkv (turned) ─► o (attention) ─► y
- *    └──────────────────── + y ──► x2 ─norm─► h2 ─► gu ─swiglu─► act ─► y
- *                                   └──────────────── + y ──► x1 of the next
- *
- * The addition that ends a half is fused with the norm that begins the next one, except at the end
- * of a part: there x1 crosses to the next part, and dx comes back. */
-struct llama_norm {
-    float *x;    /* (R,C) residual stream at a norm */
-    float *rstd; /* (R) */
-    void *h;     /* (R,C) (dt) */
-};
-
-/* (dt) As dit_block_grads: gradients from which those of a block's weights are made. */
-struct llama_block_grads {
-    void *down, *o; /* (R,C) gradients of these products' outputs */
-    void *gu;       /* (R,2M) */
-    void *qkv;      /* (R,(H+2K)D) */
-};
-
-struct llama_block {
-    struct llama_norm n1, n2;
-    void *qkv;                  /* (R,(H+2K)D) (dt) after rope */
-    void *o;                    /* (R,H,D) (dt) */
-    float *lse;                 /* (B,H,T); NULL without gradients */
-    void *gu;                   /* (R,2M) (dt) gate and up */
-    void *act;                  /* (R,M) (dt) */
-    struct llama_block_grads d; /* backward only */
-};
-
-/* Arrays of rows, without the last column of the batch's tokens. */
-struct llama_rows {
-    int32_t *tokens, *start, *pos, *target;
-    float *weight; /* factor of its gradient */
-};
-
-/* A micro-batch, and everything that it keeps for its backward. */
-struct llama_slot {
-    int B, T;
-    int64_t rows;
-    struct llama_rows in;
-    float *loss;                     /* (R) */
-    const struct llama_cache *cache; /* NULL: texts do not continue a cache */
-
-    struct llama_block *blocks; /* (depth) */
-    void *y;                    /* (R,C) (dt) end of a half block */
-    struct llama_norm nf;       /* final */
-
-    /* Backward only. */
-    float *dx; /* (R,C) */
-    void *dh;  /* (R,max(C,H*D)) (dt) */
-};
-
-struct llama {
-    struct net net; /* first: net_ops gets a pointer to it */
-    struct weights weights;
-    const struct kernel_ops *ops; /* these three as in weights */
-    struct device *dev;
-    struct stream *stream;
-    enum dtype dt;
-    struct model_part part; /* the part that it is: it has no memory for other blocks */
-    struct llama *next;     /* next part, on another device, for llama_read; or NULL */
-    int depth, C, H, K, D, M, V;
-    int64_t slice; /* rows of the head at a time */
-    int head;      /* tensor that makes logits */
-
-    struct inputs inputs;
-    struct llama_rows host, loaded; /* the loaded batch, on the host and on the device */
-
-    struct arena arena;
-    struct llama_slot *slots;
-    struct llama_block *blocks; /* (slots,depth) */
-    float *logits;              /* (slice,V) */
-
-    /* Backward only. */
-    void *dlogits; /* (slice,V) (dt); in f32 the logits themselves */
-    void *dy;      /* (R,C) (dt); with a split backward NULL, like dwide */
-    void *dwide;   /* (R,max(2M,(H+2K)D)) (dt) */
-    void *dact;    /* (R,M) (dt) */
-};
-
-/* The keys and values of a text so far: in the blocks of l, and in the next part. */
-struct llama_cache {
-    struct llama *l;
-    struct llama_cache *next;
-    void *kv; /* device (blocks,seq,2K,D) (dt) */
-    int used, seq;
-};
+#include "worker/net/llama_impl.h"
 
 static struct llama *of(struct net *n)
 {
@@ -106,11 +8,6 @@ static struct llama *of(struct net *n)
 static void op(struct llama *l, int rc, const char *what)
 {
     weights_note(&l->weights, rc, what);
-}
-
-static int qkv_width(const struct llama *l)
-{
-    return (l->H + 2 * l->K) * l->D;
 }
 
 /* The table index of a tensor of block b. */
@@ -126,176 +23,21 @@ static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out
 
 static struct weights_linear qkv_linear(const struct llama *l, int b, int64_t rows)
 {
-    struct weights_linear lin = linear(tensor(l, b, L_Q), rows, l->C, qkv_width(l));
+    struct weights_linear lin = linear(tensor(l, b, L_Q), rows, l->C, llama_qkv(l));
     lin.no_bias = !l->weights.m->spec.qkv_bias;
     return lin;
 }
 
-/* ---- memory ---- */
-
-/* Memory for one block's activations.  In NET_FORWARD and NET_RECOMPUTE all blocks share
- * it. */
-static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
-{
-    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, M = (uint64_t)l->M;
-    struct arena *a = &l->arena;
-    const bool train = l->net.opt.mode != NET_FORWARD;
-
-    arena_add(a, &b->n1.rstd, rows * sizeof(float));
-    arena_add(a, &b->n1.h, rows * C * e);
-    arena_add(a, &b->qkv, rows * (uint64_t)qkv_width(l) * e);
-    arena_add(a, &b->o, rows * (uint64_t)(l->H * l->D) * e);
-    if (train) {
-        arena_add(a, &b->lse, rows * (uint64_t)l->H * sizeof(float));
-        arena_add(a, &b->n2.x, rows * C * sizeof(float)); /* else x1, in place */
-    }
-    arena_add(a, &b->n2.rstd, rows * sizeof(float));
-    arena_add(a, &b->n2.h, rows * C * e);
-    arena_add(a, &b->gu, rows * 2 * M * e);
-    arena_add(a, &b->act, rows * M * e);
-}
-
-static void plan_blocks(struct llama *l, const struct llama_slot *s, uint64_t rows)
-{
-    struct arena *a = &l->arena;
-    const uint64_t start = arena_mark(a);
-
-    for (int i = l->part.from; i < l->part.to; i++) {
-        if (net_shares_blocks(l->net.opt.mode))
-            arena_reset(a, start);
-        plan_scratch(l, &s->blocks[i], rows);
-    }
-    const uint64_t shared = arena_mark(a);
-    for (int i = l->part.from; i < l->part.to; i++) {
-        if (l->net.opt.mode == NET_FORWARD)
-            arena_reset(a, shared);
-        arena_add(a, &s->blocks[i].n1.x, rows * (uint64_t)l->C * sizeof(float));
-    }
-    if (l->part.to < l->depth)
-        arena_add(a, &s->blocks[l->part.to].n1.x, rows * (uint64_t)l->C * sizeof(float));
-}
-
-static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
-{
-    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, o = (uint64_t)(l->H * l->D);
-    struct arena *a = &l->arena;
-
-    plan_blocks(l, s, rows);
-    arena_add(a, &s->y, rows * C * e);
-    if (l->part.to == l->depth) {
-        arena_add(a, &s->nf.x, rows * C * sizeof(float));
-        arena_add(a, &s->nf.rstd, rows * sizeof(float));
-        arena_add(a, &s->nf.h, rows * C * e);
-    }
-    if (l->net.opt.mode == NET_FORWARD)
-        return;
-    arena_add(a, &s->dx, rows * C * sizeof(float));
-    arena_add(a, &s->dh, rows * (o > C ? o : C) * e);
-    if (!l->net.opt.split)
-        return;
-    struct llama_block_grads *g = &s->blocks[l->part.to - 1].d;
-    arena_add(a, &g->down, rows * C * e);
-    arena_add(a, &g->o, rows * C * e);
-    arena_add(a, &g->gu, rows * 2 * (uint64_t)l->M * e);
-    arena_add(a, &g->qkv, rows * (uint64_t)qkv_width(l) * e);
-}
-
-static void plan_backward(struct llama *l, uint64_t rows)
-{
-    const uint64_t e = dtype_bytes(l->dt), M = (uint64_t)l->M;
-    const uint64_t qkv = (uint64_t)qkv_width(l), wide = 2 * M > qkv ? 2 * M : qkv;
-    struct arena *a = &l->arena;
-
-    if (l->dt != DT_F32 && l->part.to == l->depth)
-        arena_add(a, &l->dlogits, (uint64_t)l->slice * (uint64_t)l->V * e);
-    if (!l->net.opt.split) {
-        arena_add(a, &l->dy, rows * (uint64_t)l->C * e);
-        arena_add(a, &l->dwide, rows * wide * e);
-    }
-    arena_add(a, &l->dact, rows * M * e);
-}
-
-/* Places the gradients of each block's products, after all other memory. */
-static void place_grads(const struct llama *l, const struct llama_slot *s)
-{
-    for (int i = l->part.from; i < l->part.to; i++) {
-        const struct llama_block *above = &s->blocks[i + 1];
-        struct llama_block_grads *g = &s->blocks[i].d;
-        if (!l->net.opt.split)
-            *g = (struct llama_block_grads){l->dy, l->dy, l->dwide, l->dwide};
-        else if (i + 1 < l->part.to)
-            *g = (struct llama_block_grads){above->n2.x, above->n1.x, above->gu, above->qkv};
-    }
-}
-
-static int64_t slice_rows(int64_t rows, int vocab)
-{
-    int64_t n = SLICE_BYTES / (int64_t)sizeof(float) / vocab / SLICE_LEAST * SLICE_LEAST;
-    if (n < SLICE_LEAST)
-        n = SLICE_LEAST;
-    return n < rows ? n : rows;
-}
-
-static void plan_inputs(struct llama *l, uint64_t rows)
-{
-    struct llama_rows *h = &l->host, *d = &l->loaded;
-    inputs_add(&l->inputs, &h->tokens, &d->tokens, rows * sizeof *h->tokens);
-    inputs_add(&l->inputs, &h->start, &d->start, rows * sizeof *h->start);
-    inputs_add(&l->inputs, &h->pos, &d->pos, rows * sizeof *h->pos);
-    inputs_add(&l->inputs, &h->target, &d->target, rows * sizeof *h->target);
-    inputs_add(&l->inputs, &h->weight, &d->weight, rows * sizeof *h->weight);
-}
-
-/* Sizes and plan, no device memory yet.  -ENOMEM. */
-static int init_sizes(struct llama *l, const struct model *m, const struct net_options *opt,
-                      enum dtype dt)
-{
-    const struct model_spec *s = &m->spec;
-    const uint64_t rows = (uint64_t)opt->batch * (uint64_t)s->context;
-    const size_t slots = (size_t)net_slots(opt);
-    struct arena *a = &l->arena;
-
-    l->net.opt = *opt;
-    l->dt = dt;
-    l->C = s->dim;
-    l->H = s->heads;
-    l->K = s->kv_heads;
-    l->D = model_head_dim(s);
-    l->M = s->mlp;
-    l->V = s->vocab;
-    l->head = model_llama_head(s);
-    l->slice = slice_rows((int64_t)rows, s->vocab);
-    l->depth = s->depth;
-    l->part = net_part_of(m);
-    l->slots = mem_try_array(slots, sizeof *l->slots);
-    l->blocks = mem_try_array(slots * (size_t)s->depth, sizeof *l->blocks);
-    if (!l->slots || !l->blocks)
-        return -ENOMEM;
-
-    const uint64_t all = (uint64_t)net_load_most(opt) * (uint64_t)s->context;
-    plan_inputs(l, all);
-    for (size_t i = 0; i < slots; i++) {
-        l->slots[i].blocks = l->blocks + i * (size_t)s->depth;
-        plan_slot(l, &l->slots[i], rows);
-    }
-    if (l->part.to == l->depth)
-        arena_add(a, &l->logits, (uint64_t)l->slice * (uint64_t)l->V * sizeof(float));
-    arena_add(a, &l->net.d_losses, all * sizeof(float));
-    if (opt->mode != NET_FORWARD)
-        plan_backward(l, rows);
-    return 0;
-}
+/* ---- life ---- */
 
 static uint64_t llama_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     struct llama l = {0};
-    int rc = init_sizes(&l, m, opt, dt);
+    int rc = llama_plan(&l, m, opt, dt);
     mem_free(l.slots);
     mem_free(l.blocks);
     return rc == 0 ? arena_measure(&l.arena) + inputs_measure(&l.inputs) : 0;
 }
-
-/* ---- life ---- */
 
 static void llama_free(struct net *n)
 {
@@ -320,7 +62,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
         return err_set(err, -ENOMEM, "no memory for a model");
     l->net.ops = &llama_net_ops;
     l->net.weights = &l->weights;
-    int rc = init_sizes(l, m, opt, net_dtype(dev, opt->precision));
+    int rc = llama_plan(l, m, opt, net_dtype(dev, opt->precision));
     if (rc < 0)
         rc = err_set(err, -ENOMEM, "no memory for a model of %d blocks", m->spec.depth);
     if (rc == 0)
@@ -342,7 +84,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
     for (int i = 0; opt->mode == NET_FORWARD && i < net_slots(opt) * s->depth; i++)
         l->blocks[i].n2.x = l->blocks[i].n1.x;
     for (int i = 0; opt->mode != NET_FORWARD && i < net_slots(opt); i++)
-        place_grads(l, &l->slots[i]);
+        llama_place_grads(l, &l->slots[i]);
     if (l->dt == DT_F32)
         l->dlogits = l->logits;
     *ret = &l->net;
@@ -432,6 +174,11 @@ static void take(struct llama *l, struct llama_slot *s, unsigned from, unsigned 
 
 /* ---- forward ---- */
 
+static void *row_of(void *base, int64_t row, int64_t ld, enum dtype dt)
+{
+    return (char *)base + (size_t)(row * ld) * dtype_bytes(dt);
+}
+
 /* y (rows,out) (y_dt) = x (rows,in) Wᵀ. */
 static void product(struct llama *l, void *y, enum dtype y_dt, const void *x, int w, int64_t rows,
                     int64_t in, int64_t out)
@@ -459,6 +206,32 @@ static void norm_forward(struct llama *l, const struct llama_slot *s, const stru
     op(l, l->ops->rmsnorm_fwd(l->dev, &p, l->stream), "rmsnorm_fwd");
 }
 
+/* The norms of q's and k's heads in packed qkv, or their backward in its gradient. */
+static void norm_heads(struct llama *l, const struct llama_slot *s, int b, bool backward)
+{
+    const struct llama_block *p = &s->blocks[b];
+    const enum model_llama_block_index norms[] = {L_Q_NORM, L_K_NORM};
+    for (int i = 0; i < 2; i++) {
+        const int w = tensor(l, b, norms[i]);
+        const struct headnorm n = {
+            .x = row_of(backward ? p->d.qkv : p->qkv, i, (int64_t)l->H * l->D, l->dt),
+            .kept = p->qk ? row_of(p->qk, i, s->rows * l->H * l->D, l->dt) : NULL,
+            .dw = backward ? weights_g(&l->weights, w) : NULL,
+            .w = weights_f32(&l->weights, w),
+            .rows = s->rows,
+            .ld = llama_qkv(l),
+            .heads = i ? l->K : l->H,
+            .D = l->D,
+            .eps = l->weights.m->spec.norm_eps,
+            .dt = l->dt,
+        };
+        op(l,
+           backward ? l->ops->headnorm_bwd(l->dev, &n, l->stream)
+                    : l->ops->headnorm_fwd(l->dev, &n, l->stream),
+           "headnorm");
+    }
+}
+
 /* Rotary positions of q and k in packed qkv. */
 static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool inverse)
 {
@@ -466,7 +239,7 @@ static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool in
         .x = qkv,
         .pos = s->in.pos,
         .rows = s->rows,
-        .ld = qkv_width(l),
+        .ld = llama_qkv(l),
         .heads = l->H + l->K,
         .D = l->D,
         .theta = l->weights.m->spec.rope_theta,
@@ -481,7 +254,7 @@ static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool in
 static void remember(struct llama *l, const struct llama_block *p, char *kv, int used, int64_t rows)
 {
     const size_t e = dtype_bytes(l->dt), row = (size_t)(2 * l->K * l->D) * e;
-    const size_t ld = (size_t)qkv_width(l) * e, skip = (size_t)(l->H * l->D) * e;
+    const size_t ld = (size_t)llama_qkv(l) * e, skip = (size_t)(l->H * l->D) * e;
 
     for (int64_t i = 0; i < rows; i++)
         op(l,
@@ -530,6 +303,8 @@ static void block_forward(struct llama *l, const struct llama_slot *s, int b, bo
     const struct weights_linear qkv = qkv_linear(l, b, rows);
 
     weights_forward(&l->weights, &qkv, p->qkv, l->dt, 0, p->n1.h, 0);
+    if (l->qk_norm)
+        norm_heads(l, s, b, false);
     turn(l, s, p->qkv, false);
     attend(l, s, b);
     product(l, s->y, l->dt, p->o, tensor(l, b, L_O), rows, (int64_t)l->H * l->D, C);
@@ -562,11 +337,6 @@ static void run(struct llama *l, const struct llama_slot *s, const struct model_
 }
 
 /* ---- the head, a slice of rows at a time ---- */
-
-static void *row_of(void *base, int64_t row, int64_t ld, enum dtype dt)
-{
-    return (char *)base + (size_t)(row * ld) * dtype_bytes(dt);
-}
 
 /* logits (n,V) = those of rows [from, from+n). */
 static void head_logits(struct llama *l, const struct llama_slot *s, int64_t from, int64_t n)
@@ -725,6 +495,8 @@ static void attention_backward(struct llama *l, const struct llama_slot *s, int 
     };
     op(l, l->ops->attention_bwd(l->dev, &att, l->stream), "attention_bwd");
     turn(l, s, p->d.qkv, true);
+    if (l->qk_norm)
+        norm_heads(l, s, b, true);
     weights_grad_later(w, &qkv, p->d.qkv, 0, p->n1.h, 0, first);
     weights_input_grad(w, &qkv, s->dh, l->dt, 0, p->d.qkv, 0, false);
 }

@@ -53,6 +53,8 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
     if (s->qkv_bias || (s->head_dim > 0 && s->head_dim * s->heads != s->dim))
         n += snprintf(text + n, sizeof text - (size_t)n, "|%d %d", model_head_dim(s),
                       (int)s->qkv_bias);
+    if (s->qk_norm)
+        n += snprintf(text + n, sizeof text - (size_t)n, "|qk_norm");
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);

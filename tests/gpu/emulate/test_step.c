@@ -212,6 +212,7 @@ static void test_texts(void **state)
     compare(tiny_llama(), 2, NET_F32);
     compare(tiny_llama(), 1, NET_BF16);
     compare(tiny_qwen(), 2, NET_BF16);
+    compare(tiny_qwen3(), 2, NET_BF16);
 }
 
 /* What a product needs is settled when it first runs; within a recording it cannot be. */

@@ -92,6 +92,15 @@ static inline struct model_spec tiny_qwen(void)
     return s;
 }
 
+/* As tiny_qwen, with norms of queries and keys in place of the biases. */
+static inline struct model_spec tiny_qwen3(void)
+{
+    struct model_spec s = tiny_qwen();
+    s.qkv_bias = false;
+    s.qk_norm = true;
+    return s;
+}
+
 static inline struct train_options tiny_options(void)
 {
     return (struct train_options){

@@ -128,8 +128,45 @@ static void test_relatives(void **state)
     assert_int_equal(spec.vocab, 400);
 }
 
+/* Norms of queries and keys, which are vectors of a head's width, without weight decay. */
+static void test_normed_heads(void **state)
+{
+    struct model *m = make(tiny_qwen3());
+    const struct model_spec *s = &m->spec;
+    for (int b = 0; b < s->depth; b++) {
+        char name[MODEL_NAME_MAX];
+        for (int i = 0; i < 2; i++) {
+            (void)snprintf(name, sizeof name, "model.layers.%d.self_attn.%c_norm.weight", b,
+                           "qk"[i]);
+            const struct model_tensor *t = must_find(m, name);
+            assert_ptr_equal(t, &m->tensors[model_llama_block(s, b, i ? L_K_NORM : L_Q_NORM)]);
+            assert_int_equal(t->rank, 1);
+            assert_int_equal(t->count, 16);
+            assert_false(t->decay);
+        }
+        (void)snprintf(name, sizeof name, "model.layers.%d.mlp.down_proj.weight", b);
+        assert_ptr_equal(must_find(m, name), &m->tensors[model_llama_block(s, b, L_DOWN)]);
+    }
+    assert_ptr_equal(must_find(m, "model.norm.weight"), &m->tensors[model_llama_final(s, L_NORM)]);
+    assert_ptr_equal(must_find(m, "lm_head.weight"), &m->tensors[m->n - 1]);
+    float *flat = model_flat_new(m);
+    model_init(m, 3, flat);
+    assert_true(flat[m->tensors[model_llama_block(s, 1, L_K_NORM)].offset + 15] == 1.0f);
+    mem_free(flat);
+    model_free(m);
+
+    /* Qwen3-0.6B as it is published. */
+    struct model_spec small = tiny_qwen3();
+    small.dim = 1024, small.depth = 28, small.heads = 16, small.kv_heads = 8;
+    small.head_dim = 128, small.mlp = 3072, small.vocab = 151936, small.tied = true;
+    m = make(small);
+    assert_true(m->params == 596049920);
+    model_free(m);
+}
+
 static void test_bad_specs(void **state)
 {
+    BAD(tiny_qwen, qk_norm = true, "model.qkv_bias and model.qk_norm are both true");
     BAD(tiny_qwen, head_dim = 8, "model.qkv_bias needs keys whose width is a multiple of 16");
     BAD(tiny_qwen, dim = 18, "multiples of 4");
     BAD(tiny_qwen, head_dim = 132, "at most 128");
@@ -144,9 +181,8 @@ static void test_bad_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_from_job),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_relatives),
+        cmocka_unit_test(test_from_job),  cmocka_unit_test(test_table),
+        cmocka_unit_test(test_relatives), cmocka_unit_test(test_normed_heads),
         cmocka_unit_test(test_bad_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,6 +162,8 @@ static void llama(void **state)
     as_computed(&s, 0);
     s = tiny_qwen();
     as_computed(&s, 0);
+    s = tiny_qwen3();
+    as_computed(&s, 0);
 }
 
 /* Packed texts are texts of their own, padding is nothing. */

@@ -14,8 +14,9 @@
 
 enum { ROWS = 3, SEQ = 10, VOCAB = 19 };
 
-/* A head of its own, or a tied one; biases, and heads that are wider than dim. */
-enum kind { PLAIN, TIED, QWEN, KINDS };
+/* A head of its own, or a tied one; biases, or norms of queries and keys, and heads that are wider
+ * than dim. */
+enum kind { PLAIN, TIED, QWEN, QWEN3, KINDS };
 
 static struct model_spec spec_of(enum kind kind)
 {
@@ -31,8 +32,9 @@ static struct model_spec spec_of(enum kind kind)
         .rope_theta = 100.0f, /* short texts, so that every pair turns */
         .norm_eps = 1e-5f,
         .tied = kind == TIED,
-        .head_dim = kind == QWEN ? 16 : 0,
+        .head_dim = kind >= QWEN ? 16 : 0,
         .qkv_bias = kind == QWEN,
+        .qk_norm = kind == QWEN3,
         .cut = {.n_levels = 1},
     };
 }
@@ -341,8 +343,8 @@ static void test_cache(void **state)
 {
     struct fixture *f = *state;
     struct err e = {0};
-    for (int p = 0; p < 4; p++) {
-        const enum kind kind = p < 2 ? TIED : QWEN;
+    for (int p = 0; p < 6; p++) {
+        const enum kind kind = p < 2 ? TIED : p < 4 ? QWEN : QWEN3;
         struct net *n =
             make(f->fast, f->m[kind], f->flat[kind], NET_FORWARD, p % 2 ? NET_BF16 : NET_F32);
         struct llama *l = llama_of(n);

@@ -208,6 +208,7 @@ static void test_llama(void **state)
     tied.tied = true;
     compare(tiny_llama());
     compare(tiny_qwen());
+    compare(tiny_qwen3());
     compare(tied);
 }
 

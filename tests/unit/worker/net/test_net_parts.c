@@ -133,7 +133,8 @@ static void compare(const struct model_spec *spec, enum net_precision precision)
 
 static void test_bits(void **state)
 {
-    struct model_spec specs[] = {tiny_spec(), tiny_captioned(), tiny_llama(), tiny_qwen()};
+    struct model_spec specs[] = {tiny_spec(), tiny_captioned(), tiny_llama(), tiny_qwen(),
+                                 tiny_qwen3()};
     for (int depth = 2; depth <= 5; depth += 3) /* of two blocks the third device has none */
         for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
             specs[i].depth = depth;

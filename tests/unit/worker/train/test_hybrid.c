@@ -227,7 +227,8 @@ static const struct shape shapes[] = {
 
 static void test_gradients(void **state)
 {
-    struct model_spec specs[] = {tiny_spec(), tiny_llama(), tiny_qwen(), tiny_captioned()};
+    struct model_spec specs[] = {tiny_spec(), tiny_llama(), tiny_qwen(), tiny_qwen3(),
+                                 tiny_captioned()};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             struct train_options o = options();

@@ -73,8 +73,8 @@ static void check_curve(const char *devices, const struct model *m, const struct
 
 static void test_curves(void **state)
 {
-    const struct model_spec specs[] = {tiny_spec(), tiny_router(), tiny_llama(), tiny_qwen(),
-                                       tiny_cascade()};
+    const struct model_spec specs[] = {tiny_spec(), tiny_router(), tiny_llama(),
+                                       tiny_qwen(), tiny_qwen3(),  tiny_cascade()};
     const struct train_options o = options();
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         struct model *m = make_model(&specs[i]);

@@ -162,7 +162,8 @@ static void check_cuts(const struct model_spec *spec, const struct train_options
 
 static void test_bits(void **state)
 {
-    struct model_spec specs[] = {tiny_spec(), tiny_llama(), tiny_qwen(), tiny_captioned()};
+    struct model_spec specs[] = {tiny_spec(), tiny_llama(), tiny_qwen(), tiny_qwen3(),
+                                 tiny_captioned()};
     struct tiny_encoders encoders[4];
     struct net_encoders tables[4];
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -209,7 +210,7 @@ static void test_estimates(void **state)
 
 static void test_precisions(void **state)
 {
-    struct model_spec spec = tiny_spec(), llama = tiny_qwen();
+    struct model_spec spec = tiny_spec(), llama = tiny_qwen3();
     struct train_options o = options();
     spec.depth = llama.depth = 4;
     o.precision = NET_BF16;
