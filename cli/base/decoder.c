@@ -10,13 +10,15 @@ static const struct decoder decoders[] = {
     {"mistral", "MistralForCausalLM", .context = 131072, .kv_heads = 8, .window = 4096},
     {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .context = 32768, .kv_heads = 32,
      .window = 4096, .asks = true},
+    {"qwen3", "Qwen3ForCausalLM", .qk_norm = true, .context = 32768, .kv_heads = 32,
+     .head_dim = 128, .window = 4096, .asks = true},
 };
-#define DECODERS "'llama', 'mistral' or 'qwen2'"
+#define DECODERS "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM"
 
 const struct decoder *decoder_of(const struct job_model *m)
 {
     const struct decoder *d = decoders;
-    while (d->qkv_bias != m->qkv_bias)
+    while (d->qkv_bias != m->qkv_bias || d->qk_norm != m->qk_norm)
         d++;
     return d;
 }
@@ -30,10 +32,11 @@ static int find(const char *dir, const json_t *config, const struct decoder **re
             return 0;
         }
     }
-    return err_set(
-        err, -ERR_CONFIG,
-        "%s/config.json is of a model of type '%s'; a llama can be one of type " DECODERS, dir,
-        kind);
+    const char *class =
+        json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    return err_set(err, -ERR_CONFIG,
+                   "%s/config.json is of %s, of type '%s'; a llama can be a " DECODERS, dir,
+                   class ? class : "a model", kind);
 }
 
 /* How many tokens a token sees, itself included; 0: all. */
@@ -46,11 +49,11 @@ static long long window_of(const struct decoder *d, const json_t *config)
 }
 
 /* The width of a head; null and no value are the same. */
-static int head_dim(const json_t *config)
+static int head_dim(const struct decoder *d, const json_t *config)
 {
     const int heads = (int)cli_int(config, "num_attention_heads", 1);
-    return (int)cli_int(config, "head_dim",
-                        heads > 0 ? cli_int(config, "hidden_size", 0) / heads : 0);
+    const long long share = heads > 0 ? cli_int(config, "hidden_size", 0) / heads : 0;
+    return (int)cli_int(config, "head_dim", d->head_dim ? d->head_dim : share);
 }
 
 /* Heads of keys and values; null is as many as heads, which the missing key need not be. */
@@ -79,18 +82,32 @@ static double rope_theta(const json_t *config)
     return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
 }
 
+/* What a class has besides must be what the job's model has besides. */
+static int check_besides(const char *dir, const struct decoder *d, const struct job_model *m,
+                         struct err *err)
+{
+    const struct {
+        bool theirs, ours;
+        const char *what, *key;
+    } parts[] = {
+        {d->qkv_bias, m->qkv_bias, "biases of queries, keys and values", "qkv_bias"},
+        {d->qk_norm, m->qk_norm, "norms of queries and keys", "qk_norm"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].theirs != parts[i].ours)
+            return err_set(err, -ERR_CONFIG,
+                           "%s/config.json is of a %s, %s %s, but the job's model.%s is %s", dir,
+                           d->type, parts[i].theirs ? "with" : "without", parts[i].what,
+                           parts[i].key, parts[i].ours ? "true" : "false");
+    return 0;
+}
+
 /* Refuses options of a class that our decoder does not have. */
 static int check_variants(const char *dir, const json_t *config, const struct decoder *d,
                           const struct job_model *m, struct err *err)
 {
     const long long window = window_of(d, config);
     const char *act = cli_str(config, "hidden_act", "silu");
-    if (d->qkv_bias != m->qkv_bias)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json is of a %s, %s biases of queries, keys and values, but the "
-                       "job's model.qkv_bias is %s",
-                       dir, d->type, d->qkv_bias ? "with" : "without",
-                       m->qkv_bias ? "true" : "false");
     if (window > 0 && window < m->context)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json has a sliding_window of %lld tokens, but the job's "
@@ -227,13 +244,15 @@ int decoder_check(const char *dir, const json_t *config, const struct job_spec *
         {"num_hidden_layers", "model.depth", m->depth, NAN},
         {"num_attention_heads", "model.heads", m->heads, NAN},
         {"num_key_value_heads", "model.kv_heads", m->kv_heads, .theirs = kv_heads(d, config)},
-        {"head_dim", "model.head_dim", m->head_dim, .theirs = head_dim(config)},
+        {"head_dim", "model.head_dim", m->head_dim, .theirs = head_dim(d, config)},
         {"intermediate_size", "model.ffn", m->ffn, NAN},
         {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
         {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(config)},
         {"tie_word_embeddings", "model.tied", m->tied, .yes_or_no = true},
     };
     rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    if (rc == 0)
+        rc = check_besides(dir, d, m, err);
     if (rc == 0)
         rc = check_variants(dir, config, d, m, err);
     if (rc == 0)
@@ -258,8 +277,9 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
         .depth = (int)cli_int(config, "num_hidden_layers", 0),
         .heads = (int)cli_int(config, "num_attention_heads", 0),
         .kv_heads = kv_heads(d, config),
-        .head_dim = head_dim(config),
+        .head_dim = head_dim(d, config),
         .qkv_bias = d->qkv_bias,
+        .qk_norm = d->qk_norm,
         .vocab = (int)cli_int(config, "vocab_size", 0),
         .ffn = (int)cli_int(config, "intermediate_size", 0),
         .context = (int)cli_int(config, "max_position_embeddings", d->context),

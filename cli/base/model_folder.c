@@ -430,6 +430,10 @@ static void expect_llama(struct tensors *t, const struct job_spec *spec,
         expect_linear(t, prefix, "self_attn.k_proj", m->qkv_bias, kv, C);
         expect_linear(t, prefix, "self_attn.v_proj", m->qkv_bias, kv, C);
         expect_linear(t, prefix, "self_attn.o_proj", false, C, q);
+        for (int i = 0; i < 2 && m->qk_norm; i++) {
+            (void)snprintf(name, sizeof name, "%sself_attn.%c_norm.weight", prefix, "qk"[i]);
+            expect(t, name, 1, (int64_t[4]){m->head_dim});
+        }
         expect_linear(t, prefix, "mlp.gate_proj", false, m->ffn, C);
         expect_linear(t, prefix, "mlp.up_proj", false, m->ffn, C);
         expect_linear(t, prefix, "mlp.down_proj", false, C, m->ffn);

@@ -221,6 +221,8 @@ static void write_from(const struct new_job *job, FILE *out)
         line(out, "width of a head", "head_dim: %d", m->head_dim);
     if (m->qkv_bias)
         line(out, "queries, keys and values have biases", "qkv_bias: true");
+    if (m->qk_norm)
+        line(out, "each head of the queries and keys has a norm", "qk_norm: true");
     if (m->vocab > (int)job->vocab)
         line(out, "rows of the embedding, more than the tokenizer has ids", "vocab: %d", m->vocab);
     line(out, "hidden width of a block's SwiGLU", "ffn: %d", m->ffn);

@@ -147,6 +147,10 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
         return conf_error(doc, "model.qkv_bias", err,
                           "needs keys whose width is a multiple of 16, but %d heads are %d wide",
                           m->kv_heads, m->head_dim * m->kv_heads);
+    if (m->qkv_bias && m->qk_norm)
+        return conf_error(doc, "model.qk_norm", err,
+                          "is true, and so is model.qkv_bias, but no model that is exported has "
+                          "both; leave out one");
     if (m->ffn == 0)
         m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
     if (m->ffn % 4)
@@ -475,10 +479,23 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
 /* ---- rows ---- */
 
 static const char *const llama_keys[] = {
-    "model.kv_heads",     "model.head_dim", "model.qkv_bias",   "model.vocab",
-    "model.ffn",          "model.context",  "model.rope_theta", "model.rope_scaling",
-    "model.norm_eps",     "model.tied",     "sample.prompt",    "sample.tokens",
-    "sample.temperature", "sample.top_p",   "data.text_field",  NULL,
+    "model.kv_heads",
+    "model.head_dim",
+    "model.qkv_bias",
+    "model.qk_norm",
+    "model.vocab",
+    "model.ffn",
+    "model.context",
+    "model.rope_theta",
+    "model.rope_scaling",
+    "model.norm_eps",
+    "model.tied",
+    "sample.prompt",
+    "sample.tokens",
+    "sample.temperature",
+    "sample.top_p",
+    "data.text_field",
+    NULL,
 };
 static const char *const dit_keys[] = {
     "encoders",

@@ -135,9 +135,9 @@ struct job_model {
     /* llama */
     /* 0 in the file: heads; dim / heads; 8/3 dim rounded up to 32; always set here */
     int kv_heads, head_dim, ffn;
-    int vocab; /* rows of a padded embedding; 0: as many as the data have token ids */
-    bool qkv_bias;
-    int context; /* tokens of a row */
+    int vocab;              /* rows of a padded embedding; 0: as many as the data have token ids */
+    bool qkv_bias, qk_norm; /* at most one of them */
+    int context;            /* tokens of a row */
     double rope_theta, norm_eps;
     struct job_rope rope_scaling;
     bool tied;        /* the head shares the embedding */

@@ -152,6 +152,9 @@ static const struct conf_key model_keys[] = {
          .doc = "llama: width of a head, a multiple of 4; 0: dim / heads"),
     CONF(struct job_model, qkv_bias, BOOL, .def = "false",
          .doc = "llama: queries, keys and values have biases, as in Qwen2"),
+    CONF(struct job_model, qk_norm, BOOL, .def = "false",
+         .doc = "llama: each head of the queries and keys has a norm, as in Qwen3; not with "
+                "qkv_bias"),
     CONF(struct job_model, vocab, INT, .def = "0", .min = 0, .max = 1 << 20,
          .doc = "llama: rows of the embedding, if there are more than token ids; 0: there are "
                 "not"),

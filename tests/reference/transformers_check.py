@@ -50,6 +50,7 @@ def start_from(model, tied, tmp, more=""):
     model.to(torch.bfloat16).save_pretrained(folder)
     (tmp / "again").mkdir()
     again = train(tmp / "again", tied, steps=1, more=f', warm_start: "{folder}"{more}')
+    check(again, tmp)
     want, trained = model.to(torch.float32).state_dict(), AutoModelForCausalLM.from_pretrained(again)
     assert type(trained) is type(model)
     for name, got in trained.state_dict().items():
@@ -62,7 +63,8 @@ SIZES = dict(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key
              vocab_size=272, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=256, eos_token_id=256, pad_token_id=None,
              initializer_range=0.1, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
 RELATIVES = [("llama", False, {}), ("mistral", False, dict(sliding_window=None)), ("mistral", True, dict(sliding_window=64)),
-             ("qwen2", True, {}), ("qwen2", False, {})]
+             ("qwen2", True, {}), ("qwen2", False, {}), ("qwen3", True, {}), ("qwen3", False, {})]
+KEYS = {"qwen2": ", qkv_bias: true", "qwen3": ", qk_norm: true"}
 
 
 def close(got, want, rtol, what):
@@ -96,15 +98,15 @@ def relative(kind, tied, more, exported, tmp):
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, tie_word_embeddings=tied, **SIZES, **more))
     for name, p in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(p, std=0.5)
+        if name.endswith(("bias", "q_norm.weight", "k_norm.weight")):
+            torch.nn.init.normal_(p, mean=float(p.mean()), std=0.5)
     folder = tmp / "random"
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(exported / name, folder / name)
     model = check(folder, tmp)
     gradients(folder, tmp)
-    start_from(model, tied, tmp, f", head_dim: 24, vocab: 272, qkv_bias: {str(kind == 'qwen2').lower()}")
+    start_from(model, tied, tmp, ", head_dim: 24, vocab: 272" + KEYS.get(kind, ""))
     print(f"{kind}: forward, gradients and a job that starts from it agree")
 
 

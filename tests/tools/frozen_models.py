@@ -151,7 +151,7 @@ def clip_tokenizer(folder, words=(), length=24):
     return len(tokens)
 
 
-def llama(folder, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, positions=2048, shards=2, seed=3, head_dim=0, bias=False, padding=0, **config):
+def llama(folder, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, positions=2048, shards=2, seed=3, head_dim=0, bias=False, norms=False, padding=0, **config):
     """Writes a chat model as save_pretrained does: weights in shards, a byte-level tokenizer with two ends, and a chat template."""
     os.makedirs(folder, exist_ok=True)
     vocab = {c: i for i, c in enumerate(byte_alphabet())}
@@ -167,6 +167,8 @@ def llama(folder, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, positions=2048,
             t.norm(at + name, dim, bias=False)
         for name, out in (("q", q), ("k", kv), ("v", kv)):
             (t.layer if bias else t.weight)(f"{at}self_attn.{name}_proj", out, dim)
+        for name in "qk" if norms else "":
+            t.norm(f"{at}self_attn.{name}_norm", head_dim, bias=False)
         for name, out, wide in (("self_attn.o_proj", dim, q), ("mlp.gate_proj", ffn, dim), ("mlp.up_proj", ffn, dim), ("mlp.down_proj", dim, ffn)):
             t.weight(at + name, out, wide)
     t.norm("model.norm", dim, bias=False)

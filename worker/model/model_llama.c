@@ -49,6 +49,7 @@ static void sizes(const struct job_spec *job, const struct model_facts *f, struc
     s->kv_heads = m->kv_heads;
     s->head_dim = m->head_dim;
     s->qkv_bias = m->qkv_bias;
+    s->qk_norm = m->qk_norm;
     s->rope_theta = (float)m->rope_theta;
     s->norm_eps = (float)m->norm_eps;
     const struct job_rope *rope = &m->rope_scaling;

@@ -47,6 +47,9 @@ static const char sound_llama[] =
 static const char sound_qwen2[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, head_dim: 8, qkv_bias: true, vocab: 260, ffn: "
           "32, context: 64, rope_theta: 5000");
+static const char sound_qwen3[] =
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, head_dim: 8, qk_norm: true, vocab: 260, ffn: "
+          "32, context: 64, rope_theta: 5000");
 #define SCALED(keys)                                                                               \
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, "     \
           "rope_scaling: {" keys "}")
@@ -99,7 +102,7 @@ static void finish(struct weights *f, const char *dir, const char *file)
 static void write_llama(const char *dir, int fault)
 {
     struct weights f = {.w = st_writer_new(), .first = fault == 5 ? 0xff : 0};
-    const uint64_t vocab = fault == 7 ? 260 : 257, wide = fault == 7 ? 2 : 1;
+    const uint64_t vocab = fault >= 7 ? 260 : 257, wide = fault >= 7 ? 2 : 1;
     char name[96];
     put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, vocab, 16);
     put(&f, "lm_head.weight", ST_BF16, vocab, 16);
@@ -131,6 +134,11 @@ static void write_llama(const char *dir, int fault)
             (void)snprintf(name, sizeof name, "model.layers.%d.%s.bias", b, layers[i].name);
             if (fault == 7 && i >= 2 && i <= 4) /* of q, k and v */
                 put(&f, name, ST_F32, layers[i].out, 0);
+        }
+        for (int i = 0; i < (fault == 8 ? 2 : fault == 9); i++) {
+            (void)snprintf(name, sizeof name, "model.layers.%d.self_attn.%c_norm.weight", b,
+                           "qk"[i]);
+            put(&f, name, ST_F32, 8, 0);
         }
     }
     finish(&f, dir, "model");
@@ -623,6 +631,48 @@ static void relatives_fit(void **state)
     with_key(f, "sliding_window", json_integer(8), NULL); /* a llama has none */
 }
 
+/* A Qwen3, which is exported as one: its norms are in place of biases. */
+static void normed_heads_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char dir[64];
+    (void)snprintf(dir, sizeof dir, "%s/qwen3", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *about = json_pack("{s:s,s:i}", "spec", sound_qwen3, "vocab", 257), *config = NULL;
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
+    OK(model_folder_config(dir, &config, &err));
+    assert_string_equal(json_string_value(json_object_get(config, "model_type")), "qwen3");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(config, "architectures"), 0)),
+        "Qwen3ForCausalLM");
+    json_decref(config);
+    struct job_model m;
+    char *tokenizer = NULL;
+    OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+    assert_true(m.qk_norm && !m.qkv_bias && m.head_dim == 8 && m.vocab == 260);
+    mem_free(tokenizer);
+
+    write_llama(dir, 8);
+    OK(check(dir, sound_qwen3, 0, &err));
+    with_keys(dir, sound_qwen3,
+              json_pack("{s:i,s:b}", "sliding_window", 32, "use_sliding_window", 1),
+              "set model.context to at most that");
+    with_keys(dir, sound_qwen3, json_pack("{s:b}", "attention_bias", 1), "attention_bias");
+    with_keys(dir, sound_qwen3, json_pack("{s:s}", "model_type", "mistral"),
+              "of a mistral, without norms of queries and keys, but the job's model.qk_norm is "
+              "true");
+    with_keys(dir, sound_qwen3, json_pack("{s:s}", "model_type", "qwen2"),
+              "of a qwen2, with biases of queries, keys and values, but the job's model.qkv_bias "
+              "is false");
+    with_key(f, "model_type", json_string("qwen3"), "of a qwen3, with norms of queries and keys");
+    with_key(f, "head_dim", json_integer(16), "head_dim 16");
+    write_llama(dir, 9);
+    assert_int_equal(check(dir, sound_qwen3, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "has no tensor model.layers.0.self_attn.k_norm.weight"));
+}
+
 /* A key that config.json lacks has the default of its class, and null is another value. */
 static void defaults_are_of_the_class(void **state)
 {
@@ -635,7 +685,7 @@ static void defaults_are_of_the_class(void **state)
     } cases[] = {
         {"llama", 16, 16, 2048, false},    {"mistral", 16, 8, 131072, false},
         {"mistral", 16, 16, 131072, true}, {"qwen2", 64, 32, 32768, false},
-        {"qwen2", 64, 64, 32768, true},
+        {"qwen2", 64, 64, 32768, true},    {"qwen3", 64, 32, 32768, false},
     };
     char path[96];
     (void)snprintf(path, sizeof path, "%s/bare/config.json", f->root);
@@ -652,6 +702,7 @@ static void defaults_are_of_the_class(void **state)
         OK(model_folder_sizes(dir, &m, &tokenizer, &err));
         assert_int_equal(m.kv_heads, cases[i].kv_heads);
         assert_int_equal(m.context, cases[i].context);
+        assert_int_equal(m.head_dim, m.qk_norm ? 128 : 128 / cases[i].heads);
         assert_true(m.norm_eps == 1e-6 && m.rope_theta == 10000 && !m.tied);
         mem_free(tokenizer);
         mem_free(dir);
@@ -705,7 +756,16 @@ static void variants_are_refused(void **state)
              "if it is that, the embedding is padded: set model.vocab to 260");
     with_key(f, "head_dim", json_integer(8), "head_dim 8");
     with_key(f, "head_dim", json_null(), NULL);
-    with_key(f, "model_type", json_string("gpt2"), "'llama', 'mistral' or 'qwen2'");
+    const char *classes = "a llama can be a LlamaForCausalLM, MistralForCausalLM, "
+                          "Qwen2ForCausalLM or Qwen3ForCausalLM";
+    with_key(f, "model_type", json_string("gpt2"), classes);
+    with_keys(
+        f->llama, sound_llama,
+        json_pack("{s:s,s:[s]}", "model_type", "gemma3_text", "architectures", "Gemma3ForCausalLM"),
+        "config.json is of Gemma3ForCausalLM, of type 'gemma3_text'; a llama can be a ");
+    with_keys(f->llama, sound_llama,
+              json_pack("{s:s,s:o}", "model_type", "gpt2", "architectures", json_null()),
+              "config.json is of a model, of type 'gpt2'; a llama");
     with_key(f, "hidden_size", json_null(), "has no hidden_size");
 }
 
@@ -762,6 +822,7 @@ int main(void)
         cmocka_unit_test(defaults_are_of_the_class),
         cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(relatives_fit),
+        cmocka_unit_test(normed_heads_fit),
         cmocka_unit_test(an_interrupted_check_ends),
         cmocka_unit_test(byte_tokens_are_ours),
     };

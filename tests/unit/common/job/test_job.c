@@ -169,6 +169,9 @@ static const struct {
     {"model: {type: llama, dim: 24, depth: 1, heads: 4}", "heads of width 6"},
     {"model: {type: llama, dim: 24, depth: 1, heads: 3, qkv_bias: true}",
      "model.qkv_bias needs keys whose width is a multiple of 16, but 3 heads are 24 wide"},
+    {"model: {type: llama, dim: 64, depth: 1, heads: 4, qkv_bias: true, qk_norm: true}",
+     "model.qk_norm is true, and so is model.qkv_bias, but no model that is exported has both; "
+     "leave out one"},
     {"router: {dim: 132, heads: 1}", "router.heads is 1, which gives heads of width 132, at most"},
     {"sample: {count: 1024, columns: 1}",
      "sample.columns does not do: 1024 samples of 32 pixels in 1 column make a picture of 34 x "
