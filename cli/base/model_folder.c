@@ -410,6 +410,50 @@ static void expect_linear(struct tensors *t, const char *prefix, const char *lay
     expect(t, name, 1, (int64_t[4]){out});
 }
 
+/* True if two tensors of one type hold the same bytes. */
+static int same_bytes(const struct piece *p, const struct st_tensor *a, const struct piece *q,
+                      const struct st_tensor *b, bool *ret, struct err *err)
+{
+    enum { CHUNK = 1 << 20 };
+    char *room = mem_alloc_array(2, CHUNK);
+    const int f = open(p->path, O_RDONLY | O_CLOEXEC), g = open(q->path, O_RDONLY | O_CLOEXEC);
+    bool same = a->dtype == b->dtype && a->bytes == b->bytes;
+    int rc = f < 0 || g < 0 ? err_errno(err, "opening %s", f < 0 ? p->path : q->path) : 0;
+    for (uint64_t at = 0; at < a->bytes && same && rc == 0; at += CHUNK) {
+        const size_t n = a->bytes - at < CHUNK ? (size_t)(a->bytes - at) : CHUNK;
+        rc = file_pread_all(f, room, n, a->offset + at, p->path, err);
+        if (rc == 0)
+            rc = file_pread_all(g, room + CHUNK, n, b->offset + at, q->path, err);
+        same = rc == 0 && memcmp(room, room + CHUNK, n) == 0;
+    }
+    if (f >= 0)
+        (void)close(f); /* read only: nothing to lose */
+    if (g >= 0)
+        (void)close(g);
+    mem_free(room);
+    *ret = same;
+    return rc;
+}
+
+/* A file may hold a tied head all the same, if it is a copy of the embedding. */
+static void expect_tied(struct tensors *t)
+{
+    struct piece *p = NULL, *q = NULL;
+    const struct st_tensor *head = find_in(t, "lm_head.weight", &p),
+                           *embed = find_in(t, "model.embed_tokens.weight", &q);
+    bool same = true;
+    if (t->rc < 0 || !head)
+        return;
+    p->used[head - p->st.tensors] = true;
+    t->rc = same_bytes(p, head, q, embed, &same, t->err);
+    if (t->rc == 0 && !same)
+        t->rc = err_set(t->err, -ERR_CONFIG,
+                        "%s: lm_head.weight differs from model.embed_tokens.weight, but "
+                        "tie_word_embeddings of config.json is true: set that and model.tied to "
+                        "false",
+                        t->path);
+}
+
 static void expect_llama(struct tensors *t, const struct job_spec *spec,
                          const struct model_folder_facts *facts)
 {
@@ -439,7 +483,9 @@ static void expect_llama(struct tensors *t, const struct job_spec *spec,
         expect_linear(t, prefix, "mlp.down_proj", false, C, m->ffn);
     }
     expect(t, "model.norm.weight", 1, (int64_t[4]){C});
-    if (!m->tied)
+    if (m->tied)
+        expect_tied(t);
+    else
         expect(t, "lm_head.weight", 2, (int64_t[4]){vocab, C});
 }
 

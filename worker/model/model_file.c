@@ -171,6 +171,13 @@ static int check_tensor(const struct st *st, const struct model *m, const struct
     return 0;
 }
 
+/* Is it one of those that nothing reads?  A tied head is the embedding again. */
+static bool is_spare(const struct model *m, const char *name)
+{
+    return st_is_leftover(name, model_is_text(&m->spec), model_captioned(&m->spec)) ||
+           (m->spec.tied && strcmp(name, "lm_head.weight") == 0);
+}
+
 int model_load_foreign(const struct model *m, const char *path, float *flat, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -182,8 +189,7 @@ int model_load_foreign(const struct model *m, const char *path, float *flat, str
     for (size_t i = 0; i < m->n && rc == 0; i++)
         rc = check_tensor(&st, m, &m->tensors[i], path, &src, err);
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++)
-        if (!model_find(m, st.tensors[i].name) &&
-            !st_is_leftover(st.tensors[i].name, model_is_text(&m->spec), model_captioned(&m->spec)))
+        if (!model_find(m, st.tensors[i].name) && !is_spare(m, st.tensors[i].name))
             rc = err_set(err, -ERR_CONFIG, "%s holds the tensor %s, which this model has not", path,
                          st.tensors[i].name);
     for (size_t i = 0; i < m->n && rc == 0; i++) {

@@ -44,6 +44,8 @@
 
 static const char sound_llama[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000");
+static const char tied_llama[] = LLAMA(
+    "dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, tied: true");
 static const char sound_qwen2[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, head_dim: 8, qkv_bias: true, vocab: 260, ffn: "
           "32, context: 64, rope_theta: 5000");
@@ -98,14 +100,16 @@ static void finish(struct weights *f, const char *dir, const char *file)
 
 /* fault: 0 none, 1 a tensor is missing, 2 one too many, 3 another shape, 4 another type, 5 a value
  * is none; 6: none, with the frequencies that older releases of transformers saved; 7: none, those
- * of sound_qwen2 */
+ * of sound_qwen2; 8 and 9: those of sound_qwen3, with and without a norm of keys; 10 and 11: a head
+ * that is a copy of the embedding, and one that is not */
 static void write_llama(const char *dir, int fault)
 {
-    struct weights f = {.w = st_writer_new(), .first = fault == 5 ? 0xff : 0};
-    const uint64_t vocab = fault >= 7 ? 260 : 257, wide = fault >= 7 ? 2 : 1;
+    struct weights f = {.w = st_writer_new(), .first = fault == 5 ? 0xff : fault == 11};
+    const bool wider = fault >= 7 && fault <= 9;
+    const uint64_t vocab = wider ? 260 : 257, wide = wider ? 2 : 1;
     char name[96];
     put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, vocab, 16);
-    put(&f, "lm_head.weight", ST_BF16, vocab, 16);
+    put(&f, "lm_head.weight", fault >= 10 ? ST_F32 : ST_BF16, vocab, 16);
     if (fault != 1)
         put(&f, "model.norm.weight", ST_F32, 16, 0);
     if (fault == 2)
@@ -673,6 +677,27 @@ static void normed_heads_fit(void **state)
     assert_non_null(strstr(err.msg, "has no tensor model.layers.0.self_attn.k_norm.weight"));
 }
 
+/* Some tied models are published with their head, too. */
+static void tied_heads_are_copies(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char dir[64];
+    (void)snprintf(dir, sizeof dir, "%s/tied", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *about = json_pack("{s:s,s:i}", "spec", tied_llama, "vocab", 257);
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
+    write_llama(dir, 10);
+    OK(check(dir, tied_llama, 0, &err));
+    write_llama(dir, 11); /* one value of the embedding is another */
+    assert_int_equal(check(dir, tied_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "lm_head.weight differs from model.embed_tokens.weight"));
+    write_llama(dir, 0); /* another type */
+    assert_int_equal(check(dir, tied_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "lm_head.weight differs from model.embed_tokens.weight"));
+}
+
 /* A key that config.json lacks has the default of its class, and null is another value. */
 static void defaults_are_of_the_class(void **state)
 {
@@ -823,6 +848,7 @@ int main(void)
         cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(relatives_fit),
         cmocka_unit_test(normed_heads_fit),
+        cmocka_unit_test(tied_heads_are_copies),
         cmocka_unit_test(an_interrupted_check_ends),
         cmocka_unit_test(byte_tokens_are_ours),
     };
