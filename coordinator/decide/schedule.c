@@ -46,6 +46,10 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         *ret_why = "is for a worker without a phase: one is about to begin here";
         return now + HELPER_MS;
     }
+    if (t->spares_makers && o->makes_step) {
+        *ret_why = "is for another worker: this one is about to make an outer step";
+        return now + HELPER_MS;
+    }
     if (t->needs_helper && !o->helper) {
         *ret_why = "needs another worker that evaluates its experts";
         return now + HELPER_MS;
@@ -130,8 +134,8 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
            a->network == b->network && a->lag == b->lag && a->needs_trainers == b->needs_trainers &&
            a->needs_helper == b->needs_helper && a->phase == b->phase &&
-           a->needs_spare == b->needs_spare && a->needs_known == b->needs_known &&
-           (a->owner == 0) == (b->owner == 0);
+           a->needs_spare == b->needs_spare && a->spares_makers == b->spares_makers &&
+           a->needs_known == b->needs_known && (a->owner == 0) == (b->owner == 0);
 }
 
 static void add(struct schedule *s, uint32_t at)
@@ -187,7 +191,7 @@ void schedule_init(struct schedule *s, uint64_t now_ms, struct schedule_job *job
     for (size_t i = 0; i < n; i++) {
         add(s, (uint32_t)i);
         s->from_matters |= tasks[i].not_from[0] != 0;
-        s->spares |= tasks[i].needs_spare;
+        s->spares |= tasks[i].needs_spare || tasks[i].spares_makers;
         if (tasks[i].owner != 0)
             s->owned[s->n_owned++] = (struct schedule_owned){tasks[i].owner, (uint32_t)i};
     }

@@ -53,6 +53,7 @@ struct schedule_task {
     bool phase;           /* not for a worker that still fetches the files its phases begin with */
     bool needs_known;     /* only for a worker that has done tasks well before */
     bool needs_spare;     /* only for a worker that is not about to get a phase */
+    bool spares_makers;   /* not for a worker that is about to make an outer step */
     bool needs_helper;    /* another worker must be free to answer its requests */
     uint64_t not_for[2];  /* workers that may not have it, since it checks them; 0: none */
     uint64_t not_from[2]; /* the origins whose workers may not have it; 0: all may */
@@ -65,6 +66,7 @@ struct schedule_options {
     uint64_t origin;                    /* where it comes from (failure.h) */
     uint64_t behind;                    /* the job whose phases it may not have yet; 0: none */
     bool has_phase;                     /* it is about to get one */
+    bool makes_step;                    /* it is about to make an outer step */
     bool helper;                        /* another worker is free to answer requests */
     const struct schedule_small *small; /* the worker's */
     unsigned n_small;
@@ -89,7 +91,7 @@ struct schedule {
     const struct schedule_task *tasks;
     size_t n, n_left;  /* n_left: tasks not yet taken */
     bool from_matters; /* some task has not_from: options.origin is needed */
-    bool spares;       /* some task needs_spare: options.has_phase is needed */
+    bool spares;       /* options.has_phase and makes_step matter to some task */
     struct schedule_group *groups;
     size_t n_groups;
     uint32_t later; /* the first task to become ready of those that are not; UINT32_MAX: none */

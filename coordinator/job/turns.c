@@ -6,6 +6,8 @@
 #define RANK_WAITS 4
 /* A CHECK is left to workers without a phase until so many rounds after that of its phase. */
 #define CHECK_ROUNDS 2
+/* ... and to those that make no outer steps until so many: then its version is about to go. */
+#define MAKER_ROUNDS 3
 
 /* Does it measure again what another worker has told? */
 static bool is_doubted(const struct job *j, const struct task *t)
@@ -30,6 +32,11 @@ unsigned turns_rank(const struct job *j, const struct task *t)
 bool turns_spares(const struct job *j, const struct task *t)
 {
     return t->kind == TASK_CHECK && j->paths[t->path].round < t->train.round + CHECK_ROUNDS;
+}
+
+bool turns_spares_makers(const struct job *j, const struct task *t)
+{
+    return t->kind == TASK_CHECK && j->paths[t->path].round < t->train.round + MAKER_ROUNDS;
 }
 
 /* How long the path's phases under way take at least. */
@@ -88,6 +95,16 @@ static void add_job(struct turns *t, const struct coordinator *co, const struct 
         add(t, 0, j->id, first);
 }
 
+/* Adds the job's next outer steps that are for the worker that made the last one. */
+static void add_steps(struct turns *t, const struct job *j)
+{
+    t->list = mem_realloc(t->list, (t->n + j->comp.n_modules + 1) * sizeof(*t->list));
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].folded_by != 0)
+            t->list[t->n++] =
+                (struct turns_phase){.worker = j->modules[i].folded_by, .job = j->id, .step = true};
+}
+
 static int by_worker(const void *a, const void *b)
 {
     const struct turns_phase *x = a, *y = b;
@@ -99,9 +116,11 @@ void turns_init(struct turns *t, const struct coordinator *co)
     *t = (struct turns){0};
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
-        /* An elastic round has no phase for who is at a CHECK. */
-        if (j->state == JOB_RUNNING && !j->comp.elastic && query_withheld(&co->state, j) == NULL)
+        if (j->state != JOB_RUNNING || query_withheld(&co->state, j) != NULL)
+            continue;
+        if (!j->comp.elastic) /* there a round has no phase for who is at a CHECK */
             add_job(t, co, j);
+        add_steps(t, j);
     }
     if (t->n > 0)
         qsort(t->list, t->n, sizeof(*t->list), by_worker);
@@ -113,8 +132,8 @@ void turns_release(struct turns *t)
     *t = (struct turns){0};
 }
 
-/* Does one of the phases that are listed under `worker` begin before w could repeat one? */
-static bool is_sooner(const struct turns *t, uint64_t worker, const struct worker *w)
+/* The first that is listed under `worker` or a later one. */
+static size_t first_of(const struct turns *t, uint64_t worker)
 {
     size_t lo = 0, hi = t->n;
     while (lo < hi) {
@@ -124,8 +143,24 @@ static bool is_sooner(const struct turns *t, uint64_t worker, const struct worke
         else
             hi = mid;
     }
-    for (; lo < t->n && t->list[lo].worker == worker; lo++)
-        if (w->phase_job != t->list[lo].job || t->list[lo].left_ms < w->phase_ms)
+    return lo;
+}
+
+/* Does one of the phases that are listed under `worker` begin before w could repeat one? */
+static bool is_sooner(const struct turns *t, uint64_t worker, const struct worker *w)
+{
+    for (size_t i = first_of(t, worker); i < t->n && t->list[i].worker == worker; i++) {
+        const struct turns_phase *p = &t->list[i];
+        if (!p->step && (w->phase_job != p->job || p->left_ms < w->phase_ms))
+            return true;
+    }
+    return false;
+}
+
+bool turns_makes_step(const struct turns *t, const struct worker *w)
+{
+    for (size_t i = first_of(t, w->id); i < t->n && t->list[i].worker == w->id; i++)
+        if (t->list[i].step)
             return true;
     return false;
 }

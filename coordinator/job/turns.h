@@ -8,7 +8,9 @@
  * evaluation comes a round late.
  *
  * A CHECK comes last, and only to a worker for which no phase of a fixed number of replicas waits
- * before the CHECK would end.  Two rounds later whoever is free gets it. */
+ * before the CHECK would end.  Two rounds later whoever is free gets it, but for a worker that has
+ * made an outer step and has what the next one starts from: that would wait for the CHECK, or for
+ * another worker to fetch all that.  Three rounds later even that one gets it. */
 #ifndef COORDINATOR_TURNS_H
 #define COORDINATOR_TURNS_H
 
@@ -18,13 +20,16 @@
 unsigned turns_rank(const struct job *j, const struct task *t);
 /* Whether the CHECK is only for a worker for which no phase waits: turns_has_phase(). */
 bool turns_spares(const struct job *j, const struct task *t);
+/* Whether the CHECK is not for a worker that makes outer steps: turns_makes_step(). */
+bool turns_spares_makers(const struct job *j, const struct task *t);
 
-/* The next phases, for a turn in which many workers ask. */
+/* The next phases and outer steps, for a turn in which many workers ask. */
 struct turns {
     struct turns_phase {
         uint64_t worker; /* that had the replica last; 0: any */
         uint64_t job, left_ms;
-    } * list; /* by worker */
+        bool step; /* an outer step of the job */
+    } * list;      /* by worker */
     size_t n;
 };
 
@@ -33,5 +38,7 @@ void turns_release(struct turns *t); /* zeroed is fine */
 /* Whether the worker, which has no task, will be given a phase sooner than it could repeat one: it
  * had a replica last, or a replica is nobody's. */
 bool turns_has_phase(const struct turns *t, const struct worker *w);
+/* Whether the worker has made the newest version of a module, so that the next step is for it. */
+bool turns_makes_step(const struct turns *t, const struct worker *w);
 
 #endif

@@ -18,7 +18,8 @@
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
 #define BUSY_PATIENCE_MS 10000 /* and longer while that does something short: see patience_ms() */
 #define BUSY_PATIENCE_MAX_MS 300000
-#define ASKS_AGAIN_MS 500 /* within which a worker that has reported asks again */
+#define FOLD_PATIENCE_MS 8000 /* so does an outer step, before it is made here (folds.c) */
+#define ASKS_AGAIN_MS 500     /* within which a worker that has reported asks again */
 
 /* An owner that does something short will be back: a phase without its moments costs more than a
  * wait of a part of a phase. */
@@ -48,7 +49,10 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
         w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);
     const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
     out->owner_busy = now != NULL && !is_short(now);
-    out->patience_ms = now == NULL ? OWNER_PATIENCE_MS : t->kind == TASK_TRAIN ? patience_ms(j) : 0;
+    out->patience_ms = now == NULL             ? OWNER_PATIENCE_MS
+                       : t->kind == TASK_TRAIN ? patience_ms(j)
+                       : t->kind == TASK_OUTER ? FOLD_PATIENCE_MS
+                                               : 0;
 }
 
 /* The round of the slowest path. */
@@ -120,6 +124,7 @@ static struct schedule_task *candidates(struct coordinator *co)
             .needs_helper = task_is_remote(t),
             .phase = t->kind == TASK_TRAIN,
             .needs_spare = turns_spares(j, t),
+            .spares_makers = turns_spares_makers(j, t),
             .needs_known = t->kind == TASK_OUTER || t->kind == TASK_CHECK,
             .needs_trainers = query_needs_trainers(j, t),
         };
@@ -193,6 +198,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         .behind = behind(&co->state, w),
         .helper = helpers > helps(&co->state, w), /* another worker could help */
         .has_phase = turns_has_phase(turns, w),
+        .makes_step = turns_makes_step(turns, w),
         .trainers = w->allows_trainers,
         .known = member_may_fold(w),
         .origin = list->from_matters ? worker_origin(w) : 0,

@@ -139,6 +139,31 @@ static void owners_are_waited_for(void **state)
     }
 }
 
+/* Another worker would have to fetch what the step starts from. */
+static void an_outer_step_waits_for_its_maker(void **state)
+{
+    static const struct {
+        enum task_kind doing;
+        uint32_t ready_ms;
+        bool given;
+    } cases[] = {{TASK_EVAL, 7000, false}, {TASK_EVAL, 9000, true}, {TASK_CHECK, 0, true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = job_of(co, diloco, 9);
+        struct worker *owner = here(co), *w = here(co);
+        struct task *t = some_task(co, j, TASK_OUTER);
+        t->outer.module_id = j->modules[0].id;
+        t->ready_ms -= cases[i].ready_ms;
+        job_edit_module(j, &j->modules[0])->fold_for = owner->id;
+        task_lease(co, some_task(co, j, cases[i].doing), owner);
+        (void)str_copy(w->version, sizeof(w->version), SKERRY_VERSION);
+        (void)asks(co, w);
+        assign_parked(co);
+        if ((w->task_id == t->id) != cases[i].given)
+            fail_msg("case %zu: it is %s (%s)", i, w->task_id ? "given" : "kept", w->waiting_for);
+    }
+}
+
 /* ---- which task ---------------------------------------------------------- */
 
 /* By priority and share of the job that a task is of, wherever that stands among the jobs. */
@@ -227,10 +252,23 @@ static void evaluations_let_phases_go_first(void **state)
 }
 
 /* While a round is folded its workers wait for their next phases: a CHECK is for somebody else, or
- * for who is so early that it ends before the others' phases.  Not for ever. */
+ * for who is so early that it ends before the others' phases.  Not for ever; and for who makes the
+ * outer steps still later. */
 static void a_check_keeps_nobody_from_a_phase(void **state)
 {
-    enum { FOLDS, NOBODYS, EARLY, TOO_LATE, SPARE, LAST_ROUND, ELASTIC, WAITED, CASES };
+    enum {
+        FOLDS,
+        NOBODYS,
+        EARLY,
+        TOO_LATE,
+        SPARE,
+        LAST_ROUND,
+        ELASTIC,
+        WAITED,
+        MAKES_STEPS,
+        MAKES_WAITED,
+        CASES
+    };
     static const char elastic[] = HEAD "recipe: {name: diloco, replicas: auto}\n"
                                        "outer: {rounds: 9, steps: 2}\n";
     for (int i = 0; i < CASES; i++) {
@@ -256,11 +294,12 @@ static void a_check_keeps_nobody_from_a_phase(void **state)
             state_set_worker_state(&co->state, b, WORKER_LOST);
         struct task *c = some_task(co, j, TASK_CHECK);
         c->train.round = 0;
-        job_edit_path(j, 0)->round = i == WAITED ? 2 : 0;
+        job_edit_path(j, 0)->round = i == MAKES_WAITED ? 3 : i >= WAITED ? 2 : 0;
+        job_edit_module(j, &j->modules[0])->folded_by = i >= MAKES_STEPS ? w->id : 0;
         (void)str_copy(w->version, sizeof(w->version), SKERRY_VERSION);
         (void)asks(co, w);
         assign_parked(co);
-        const bool given = i != FOLDS && i != NOBODYS && i != TOO_LATE;
+        const bool given = i != FOLDS && i != NOBODYS && i != TOO_LATE && i != MAKES_STEPS;
         if ((w->task_id == c->id) != given)
             fail_msg("case %d: it is %s (%s)", i, given ? "kept" : "given", w->waiting_for);
     }
@@ -437,6 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(owners_get_their_replicas),
         TEST(owners_are_waited_for),
+        TEST(an_outer_step_waits_for_its_maker),
         TEST(jobs_are_served_by_priority_and_share),
         TEST(paths_that_are_behind_go_first),
         TEST(evaluations_let_phases_go_first),
