@@ -107,7 +107,7 @@ static void apply_release(struct apply *a)
 
 /* Applies the blob at path to the full file at full_path. */
 static int apply(const char *full_path, const char *path, struct wire_info want,
-                 const char *out_path, const uint8_t sha256[HASH_BYTES],
+                 const char *out_path, const char *spare, const uint8_t sha256[HASH_BYTES],
                  uint8_t ret_sha256[HASH_BYTES], struct err *err)
 {
     struct apply a = {.fd = -1,
@@ -120,7 +120,8 @@ static int apply(const char *full_path, const char *path, struct wire_info want,
     if (rc == 0)
         rc = apply_alloc(&a, err);
     if (rc == 0)
-        rc = file_out_open(&a.out, out_path, 0600, err);
+        rc = spare ? file_out_open_again(&a.out, out_path, spare, 0600, err)
+                   : file_out_open(&a.out, out_path, 0600, err);
     if (rc == 0)
         rc = fold_sink_new(&a.layout, (struct file_out *const[FOLD_SINK_FILES]){&a.out}, &a.sink,
                            err);
@@ -140,11 +141,12 @@ static int apply(const char *full_path, const char *path, struct wire_info want,
 }
 
 int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
-                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
-                        uint8_t ret_sha256[HASH_BYTES], struct err *err)
+                        uint64_t from, const char *out_path, const char *spare,
+                        const uint8_t sha256[HASH_BYTES], uint8_t ret_sha256[HASH_BYTES],
+                        struct err *err)
 {
     const struct wire_info want = {.kind = WIRE_DELTA, .module_id = module_id, .base = from};
-    return apply(full_path, delta_path, want, out_path, sha256, ret_sha256, err);
+    return apply(full_path, delta_path, want, out_path, spare, sha256, ret_sha256, err);
 }
 
 int version_apply_contribution(const char *full_path, const char *contribution_path,
@@ -152,7 +154,7 @@ int version_apply_contribution(const char *full_path, const char *contribution_p
                                struct err *err)
 {
     const struct wire_info want = {.kind = WIRE_CONTRIBUTION, .module_id = module_id, .base = base};
-    return apply(full_path, contribution_path, want, out_path, NULL, NULL, err);
+    return apply(full_path, contribution_path, want, out_path, NULL, NULL, NULL, err);
 }
 
 static int check_tensor(int fd, const char *path, const struct st_tensor *t, float *x,

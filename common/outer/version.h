@@ -17,11 +17,13 @@
 
 /* full file of `from` + delta blob -> full file of from+1 at out_path (atomic, not flushed).
  * The delta's codec is taken from the blob; its module and versions are checked.
+ * spare: a file to write over, which is gone then; NULL, or not there: a new file is made.
  * sha256 (may be NULL): the expected hash; -ERR_HASH: the result has another one, and
  * out_path is not made.  ret_sha256 may be NULL.  Streams; blocking. */
 int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
-                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
-                        uint8_t ret_sha256[HASH_BYTES], struct err *err);
+                        uint64_t from, const char *out_path, const char *spare,
+                        const uint8_t sha256[HASH_BYTES], uint8_t ret_sha256[HASH_BYTES],
+                        struct err *err);
 
 /* The same for a contribution, of any codec: gives the weights of the worker that made it, except
  * for the rest that its codec left out and the residual that was sent with it. */

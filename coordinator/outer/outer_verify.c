@@ -89,8 +89,8 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
     if (rc == 0)
         rc = outer_hold(store, step, &delta, err);
     if (rc == 0)
-        rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, full->sha256, NULL,
-                                 err);
+        rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, NULL, full->sha256,
+                                 NULL, err);
     if (rc == 0)
         rc = file_sync_all(s->state_dir, err);
     if (rc == 0)

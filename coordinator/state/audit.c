@@ -164,7 +164,7 @@ static void apply_delta(struct audit *a, const struct module_rec *m,
     char *from = blob_path(a, before->full.sha256), *delta = blob_path(a, v->delta.sha256);
     char *made = file_join(a->s.dir, "made");
     struct err err = {0};
-    if (version_apply_delta(from, delta, m->id, before->version, made, v->full.sha256, NULL,
+    if (version_apply_delta(from, delta, m->id, before->version, made, NULL, v->full.sha256, NULL,
                             &err) == 0)
         a->r->deltas++;
     else if (!gives_up(a, &err))

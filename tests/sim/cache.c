@@ -84,7 +84,8 @@ static bool move_on(struct cache *c, struct held *h, const Skerry__V1__Delta *d,
     if (h->path == NULL || h->version != d->from)
         sim_fail("deltas of module %llu lead on from version %llu, which the worker does not hold",
                  (unsigned long long)h->module, (unsigned long long)d->from);
-    const int rc = version_apply_delta(h->path, file, h->module, d->from, to, sha256, NULL, &err);
+    const int rc =
+        version_apply_delta(h->path, file, h->module, d->from, to, NULL, sha256, NULL, &err);
     if (rc < 0 && !world_went_back())
         sim_fail("version %llu of module %llu is not what its delta makes of the one before: %s",
                  (unsigned long long)d->to, (unsigned long long)h->module, err.msg);

@@ -281,6 +281,7 @@ int share_open(const struct share_options *o, struct share **ret, struct err *er
         (void)str_copy(s->site, sizeof(s->site), o->site);
         rc = listen_at(s, port, err);
     }
+    cache_lend(o->cache); /* what is sent is not pinned */
     if (rc < 0) {
         share_close(s);
         return rc;

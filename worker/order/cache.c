@@ -28,6 +28,7 @@ struct cache {
     char *dir;
     uint64_t limit;
     pthread_mutex_t lock;
+    bool lent;
     uint64_t bytes, tick;
     struct entry *entries; /* sorted by sha256 */
     size_t n, cap;
@@ -475,6 +476,31 @@ void cache_remove(struct cache *c, const uint8_t sha256[32])
     }
     pthread_mutex_unlock(&c->lock);
     discard(gone);
+}
+
+bool cache_take(struct cache *c, const uint8_t sha256[32], const char *to)
+{
+    char path[CACHE_PATH_MAX];
+    cache_path(c, sha256, path);
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find(c, sha256);
+    /* A link takes no room: what it leads to is not ours. */
+    const bool taken = !c->lent && e && e->present && e->pins == 0 && e->keeps == 0 &&
+                       e->stamp.held > 0 && rename(path, to) == 0;
+    if (taken) {
+        c->bytes -= e->stamp.held;
+        e->present = e->verified = false;
+        forget_if_idle(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return taken;
+}
+
+void cache_lend(struct cache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->lent = true;
+    pthread_mutex_unlock(&c->lock);
 }
 
 uint64_t cache_used_bytes(struct cache *c)

@@ -61,6 +61,14 @@ int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err);
 /* Forgets a blob and removes its file, pinned or not. */
 void cache_remove(struct cache *c, const uint8_t sha256[32]);
 
+/* Forgets a blob, whose file becomes `to`, to be written over: what has a place in memory and on
+ * the disk already costs a fraction of a new file.  False: it is not here, or somebody has pinned
+ * or keeps it, or may read it without that. */
+bool cache_take(struct cache *c, const uint8_t sha256[32], const char *to);
+
+/* From now on files are read that are not pinned: none is taken. */
+void cache_lend(struct cache *c);
+
 /* Another limit from now on; what is over it goes.  Before other threads use c. */
 int cache_set_limit(struct cache *c, uint64_t limit_bytes, struct err *err);
 

@@ -17,6 +17,8 @@
 struct held {
     uint64_t module_id, version;
     uint8_t sha256[32];
+    bool follows; /* `before` was held until then: the next version is written over it */
+    uint8_t before[32];
 };
 
 struct modules {
@@ -51,15 +53,18 @@ static uint64_t held_bytes(const struct modules *m)
 
 static void remember(struct modules *m, const struct held *h)
 {
+    struct held now = *h;
     for (size_t i = 0; i < m->n; i++)
         if (m->held[i].module_id == h->module_id) {
+            now.follows = memcmp(m->held[i].sha256, h->sha256, 32) != 0;
+            memcpy(now.before, m->held[i].sha256, 32);
             remove_at(m, i);
             break;
         }
     if (m->n == MODULES_MAX)
         remove_at(m, 0);
     cache_keep(m->cache, h->sha256);
-    m->held[m->n++] = *h;
+    m->held[m->n++] = now;
     /* Versions of ended jobs must not fill the cache, since they would be dropped last. */
     while (m->n > 1 && held_bytes(m) > cache_limit_bytes(m->cache) / 2)
         remove_at(m, 0);
@@ -353,6 +358,12 @@ int modules_plan(struct modules *m, struct work *w, struct err *err)
 
 /* ---- rebuild ---- */
 
+/* The version after h is written over the one before it, which becomes `to`; NULL: over none. */
+static const char *spare_of(struct modules *m, const struct held *h, const char *to)
+{
+    return h->follows && cache_take(m->cache, h->before, to) ? to : NULL;
+}
+
 static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                        struct err *err)
 {
@@ -361,8 +372,9 @@ static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__Modu
     if (first == ref->n_deltas)
         return err_set(err, -ERR_HASH, "module %" PRIu64 ": the version to start from is gone",
                        ref->module_id);
-    char from[CACHE_PATH_MAX], delta[CACHE_PATH_MAX], to[CACHE_PATH_MAX];
+    char from[CACHE_PATH_MAX], delta[CACHE_PATH_MAX], to[CACHE_PATH_MAX], spare[CACHE_PATH_MAX];
     cache_path(m->cache, base.sha256, from);
+    work_temp_path(w, "spare", spare);
     for (size_t i = first; i < ref->n_deltas; i++) {
         bool last = i + 1 == ref->n_deltas;
         uint64_t size;
@@ -380,6 +392,7 @@ static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__Modu
             cache_path(m->cache, ref->sha256.data, to);
         cache_path(m->cache, ref->deltas[i]->blob->sha256.data, delta);
         rc = version_apply_delta(from, delta, ref->module_id, ref->deltas[i]->from, to,
+                                 last ? spare_of(m, &base, spare) : NULL,
                                  last ? ref->sha256.data : NULL, NULL, err);
         if (rc < 0)
             return rc;
@@ -444,8 +457,13 @@ static int foresee(struct modules *m, const struct held *h, const uint8_t delta[
         rc = file_size(from, &size, err);
     if (rc == 0)
         rc = cache_reserve(m->cache, size, err);
-    if (rc == 0)
-        rc = version_apply_delta(from, path, h->module_id, h->version, temp, NULL, sha256, err);
+    if (rc < 0)
+        return rc;
+    char *spare = str_printf("%s.spare", temp);
+    rc = version_apply_delta(from, path, h->module_id, h->version, temp, spare_of(m, h, spare),
+                             NULL, sha256, err);
+    (void)file_remove(spare, NULL); /* it may not have been opened */
+    mem_free(spare);
     if (rc < 0)
         return rc;
     cache_path(m->cache, sha256, to);

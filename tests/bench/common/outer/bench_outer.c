@@ -329,7 +329,7 @@ static void fold_files(const struct options *o, char **in)
     report("outer_fold_s", seconds_since(t), "s");
     report("fold_rss_mib", status_mib("VmHWM:") - before, "MiB");
     t = clock_now_ns();
-    if (version_apply_delta(full, out[1], 1, 1, out[0], r.full.sha256, NULL, &err) < 0)
+    if (version_apply_delta(full, out[1], 1, 1, out[0], NULL, r.full.sha256, NULL, &err) < 0)
         die("apply", &err);
     report("outer_apply_s", seconds_since(t), "s");
     report("delta_bytes_per_param", (double)r.delta.bytes / (double)o->params, "B/param");

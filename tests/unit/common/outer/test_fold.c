@@ -288,23 +288,23 @@ static void test_apply(void **state)
         assert_memory_equal(hash, r.full.sha256, HASH_BYTES);
         assert_int_equal(hash_file(out.path[2], hash, NULL, &err), 0);
         assert_memory_equal(hash, r.ema.sha256, HASH_BYTES);
-        assert_int_equal(
-            version_apply_delta(f.full, out.path[1], MODULE, 0, mine, r.full.sha256, hash, &err),
-            0);
+        assert_int_equal(version_apply_delta(f.full, out.path[1], MODULE, 0, mine, NULL,
+                                             r.full.sha256, hash, &err),
+                         0);
         assert_memory_equal(hash, r.full.sha256, HASH_BYTES);
         assert_true(fx_same_files(mine, out.path[0]));
         assert_int_equal(file_remove(mine, &err), 0);
         assert_int_equal(
-            version_apply_delta(f.full, out.path[1], MODULE, 0, mine, wrong, NULL, &err),
+            version_apply_delta(f.full, out.path[1], MODULE, 0, mine, NULL, wrong, NULL, &err),
             -ERR_HASH);
         assert_false(file_exists(mine));
         assert_int_equal(
-            version_apply_delta(f.full, out.path[1], MODULE, 1, mine, NULL, NULL, &err),
+            version_apply_delta(f.full, out.path[1], MODULE, 1, mine, NULL, NULL, NULL, &err),
             -ERR_STALE);
         assert_int_equal(
-            version_apply_delta(f.full, out.path[1], MODULE + 1, 0, mine, NULL, NULL, &err),
+            version_apply_delta(f.full, out.path[1], MODULE + 1, 0, mine, NULL, NULL, NULL, &err),
             -ERR_FORMAT);
-        assert_int_equal(version_apply_delta(f.full, blob, MODULE, 0, mine, NULL, NULL, &err),
+        assert_int_equal(version_apply_delta(f.full, blob, MODULE, 0, mine, NULL, NULL, NULL, &err),
                          -ERR_FORMAT);
         assert_false(file_exists(mine));
         fx_out_end(&out);

@@ -127,7 +127,7 @@ static void check_codecs(enum codec up, enum codec down)
     for (size_t i = MEAN; i <= FIRST; i++)
         assert_true(s.got[3][i] == 0);
     char *made = fx_path(&s.f, "made");
-    assert_int_equal(version_apply_delta(s.f.full, s.out.path[1], MODULE, 0, made,
+    assert_int_equal(version_apply_delta(s.f.full, s.out.path[1], MODULE, 0, made, NULL,
                                          s.result.full.sha256, NULL, &err),
                      0);
     mem_free(made);

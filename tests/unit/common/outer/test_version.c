@@ -45,13 +45,14 @@ static void every_codec_gives_the_bits_of_the_executor(void **state)
         uint8_t sha256[HASH_BYTES];
         stepped_begin(&s, (enum codec)c);
         assert_false(fx_same_files(s.f.full, s.out.path[0])); /* the step went somewhere */
-        assert_int_equal(version_apply_delta(s.f.full, s.out.path[1], MODULE, 0, s.made,
+        assert_int_equal(version_apply_delta(s.f.full, s.out.path[1], MODULE, 0, s.made, NULL,
                                              s.result.full.sha256, sha256, &err),
                          0);
         assert_true(fx_same_files(s.made, s.out.path[0]));
         assert_memory_equal(sha256, s.result.full.sha256, HASH_BYTES);
         assert_int_equal(
-            version_apply_delta(s.f.full, s.out.path[1], MODULE, 0, s.made, NULL, NULL, &err), 0);
+            version_apply_delta(s.f.full, s.out.path[1], MODULE, 0, s.made, NULL, NULL, NULL, &err),
+            0);
         stepped_end(&s);
     }
 }
@@ -62,8 +63,8 @@ static void refused(const struct stepped *s, const char *full, const char *delta
 {
     struct err err = {0};
     uint8_t sha256[HASH_BYTES] = {0x5a};
-    int rc = version_apply_delta(full, delta, module, from, s->made, s->result.full.sha256, sha256,
-                                 &err);
+    int rc = version_apply_delta(full, delta, module, from, s->made, NULL, s->result.full.sha256,
+                                 sha256, &err);
     if (rc != code || !strstr(err.msg, why))
         fail_msg("%d \"%s\", expected %d \"%s\"", rc, err.msg, code, why);
     assert_false(file_exists(s->made));
@@ -99,8 +100,8 @@ static void a_result_with_another_hash_is_not_kept(void **state)
     fx_write_full(other, s.f.theta);
     refused(&s, other, s.out.path[1], MODULE, 0, -ERR_HASH,
             "does not give version 1: the hash differs");
-    assert_int_equal(version_apply_delta(other, s.out.path[1], MODULE, 0, s.made, NULL, NULL, &err),
-                     0);
+    assert_int_equal(
+        version_apply_delta(other, s.out.path[1], MODULE, 0, s.made, NULL, NULL, NULL, &err), 0);
     assert_false(fx_same_files(s.made, s.out.path[0]));
     mem_free(other);
     stepped_end(&s);

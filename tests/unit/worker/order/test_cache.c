@@ -285,6 +285,33 @@ static void links_take_no_room(void **state)
     mem_free(own);
 }
 
+/* A file is written over only if nobody can be reading it. */
+static void a_blob_is_taken(void **state)
+{
+    (void)state;
+    struct cache *c;
+    char *to = str_printf("%s.to", dir), path[CACHE_PATH_MAX];
+    OK(cache_open(dir, 0, &c, err));
+    assert_false(cache_take(c, sums[1], to)); /* it is not there */
+    add(c, 1);
+    add(c, 2);
+    cache_pin(c, sums[1]);
+    assert_false(cache_take(c, sums[1], to));
+    cache_unpin(c, sums[1]);
+    cache_keep(c, sums[1]);
+    assert_false(cache_take(c, sums[1], to) || file_exists(to));
+    cache_unkeep(c, sums[1]);
+    assert_true(cache_take(c, sums[1], to) && file_exists(to));
+    cache_path(c, sums[1], path);
+    assert_false(cache_has(c, sums[1]) || file_exists(path) || cache_take(c, sums[1], to));
+    assert_int_equal(cache_used_bytes(c), 100);
+    cache_lend(c);
+    assert_false(cache_take(c, sums[2], to));
+    cache_close(c);
+    OK(file_remove(to, err));
+    mem_free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +323,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(survives_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(removed_file_is_absent, setup, teardown),
         cmocka_unit_test_setup_teardown(links_take_no_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_blob_is_taken, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -379,14 +379,17 @@ static void made_modules_call_for_nothing(void **state)
 
 /* In place of common/outer's: what a delta makes is blob 0, if it is one. */
 static bool are_deltas;
+static bool written_over; /* by the last call */
 
 int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
-                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
-                        uint8_t ret_sha256[HASH_BYTES], struct err *err)
+                        uint64_t from, const char *out_path, const char *spare,
+                        const uint8_t sha256[HASH_BYTES], uint8_t ret_sha256[HASH_BYTES],
+                        struct err *err)
 {
     char data[BYTES];
     memset(data, 'a', sizeof(data));
     assert_true(file_exists(full_path) && file_exists(delta_path));
+    written_over = spare != NULL && file_exists(spare);
     if (ret_sha256)
         hash_sha256(data, sizeof(data), ret_sha256);
     return are_deltas ? file_write_put(out_path, data, sizeof(data), 0600, err)
@@ -445,6 +448,31 @@ static void a_version_that_nobody_has_named(void **state)
     mem_free(temp);
 }
 
+/* A version is written over the one before it, which has its place in memory and on the disk: not
+ * while somebody reads that, and never over the one that it is made of. */
+static void a_version_over_an_older_one(void **state)
+{
+    (void)state;
+    char *temp = in(top, "temp"), *spare = in(top, "temp.spare");
+    for (int i = 1; i < BLOBS; i++)
+        blob_add(i);
+    hold(3, 5, 1);
+    hold(3, 6, 2);
+    are_deltas = true;
+    cache_pin(cache, sums[1]);
+    OK(modules_foresee(modules, 3, 6, sums[3], temp, err));
+    assert_true(!written_over && cache_has(cache, sums[1]));
+    cache_unpin(cache, sums[1]);
+    OK(modules_foresee(modules, 3, 6, sums[3], temp, err));
+    assert_true(written_over && !cache_has(cache, sums[1]) && cache_has(cache, sums[2]));
+    OK(modules_foresee(modules, 3, 6, sums[3], temp, err));
+    assert_true(!written_over && cache_has(cache, sums[2]));
+    are_deltas = false;
+    assert_false(file_exists(temp) || file_exists(spare));
+    mem_free(spare);
+    mem_free(temp);
+}
+
 /* Whatever was wrong, the held version is not built on a second time. */
 static void a_version_that_cannot_be_made(void **state)
 {
@@ -481,6 +509,7 @@ int main(void)
         TEST(made_modules_call_for_nothing),
         TEST(one_version_after_another),
         TEST(a_version_that_nobody_has_named),
+        TEST(a_version_over_an_older_one),
         TEST(a_version_that_cannot_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
