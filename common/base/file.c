@@ -220,6 +220,26 @@ int file_sync_parent(const char *path, struct err *err)
     return rc;
 }
 
+static bool is_beside(const char *a, const char *b)
+{
+    const char *x = strrchr(a, '/'), *y = strrchr(b, '/');
+    const size_t n = x ? (size_t)(x - a) : 0;
+    return !x == !y && (!x || ((size_t)(y - b) == n && memcmp(a, b, n) == 0));
+}
+
+int file_sync_parents(const char *const *paths, size_t n, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        bool flushed = !paths[i];
+        for (size_t k = 0; k < i && !flushed; k++)
+            flushed = paths[k] && is_beside(paths[k], paths[i]);
+        if (!flushed)
+            rc = file_sync_parent(paths[i], err);
+    }
+    return rc;
+}
+
 int file_move(const char *from, const char *to, struct err *err)
 {
     return rename(from, to) < 0 ? err_errno(err, "cannot rename %s to %s", from, to) : 0;

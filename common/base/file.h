@@ -70,6 +70,8 @@ int file_move(const char *from, const char *to, struct err *err);
 int file_rename(const char *from, const char *to, struct err *err);
 int file_sync_dir(const char *dir, struct err *err);
 int file_sync_parent(const char *path, struct err *err); /* makes its name durable */
+/* The same for n paths, of which some may be NULL: each directory is flushed once. */
+int file_sync_parents(const char *const *paths, size_t n, struct err *err);
 /* Everything that any process wrote to the file system of dir: syncfs(2). */
 int file_sync_all(const char *dir, struct err *err);
 

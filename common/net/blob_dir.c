@@ -347,43 +347,52 @@ static int verify(struct writer *w, uint64_t expect_size, struct err *err)
                    want, got);
 }
 
-/* Makes the temporary file the blob, unless the blob is there. */
-static int publish(struct dir *d, const char *from, uint64_t size, const struct blob_id *id,
+/* Makes the temporary file the blob at `path`, unless the blob is there; the name is not on the
+ * disk yet. */
+static int publish(struct dir *d, const char *from, uint64_t size, const char *path,
                    struct err *err)
 {
-    char *path = file_of(d, id), *dir = str_ndup(path, strlen(path) - BLOB_HEX_MAX);
-    int rc = 0;
     if (link(from, path) == 0)
         atomic_fetch_add(&d->base.count, 1);
     else if (errno == EEXIST)
         credit(d, size); /* another upload was first, with the same bytes */
     else
-        rc = err_errno(err, "cannot make %s", path);
-    if (rc == 0) {
-        (void)unlink(from); /* a leftover is removed at the next open */
-        rc = file_sync_dir(dir, err);
-    }
-    mem_free(path);
-    mem_free(dir);
+        return err_errno(err, "cannot make %s", path);
+    (void)unlink(from); /* a leftover is removed at the next open */
+    return 0;
+}
+
+static int adopt_one(struct dir *d, const struct blob_file *f, const char *path, struct err *err)
+{
+    uint64_t found = 0;
+    int rc = file_size(f->path, &found, err);
+    if (rc == 0 && found != f->size)
+        rc = err_set(err, -ERR_FORMAT, "%s has %llu bytes, expected %llu", f->path,
+                     (unsigned long long)found, (unsigned long long)f->size);
+    if (rc == 0)
+        rc = charge(d, f->size, err);
+    if (rc < 0)
+        return rc;
+    rc = publish(d, f->path, f->size, path, err);
+    if (rc < 0)
+        credit(d, f->size);
     return rc;
 }
 
-static int dir_adopt(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
-                     struct err *err)
+static int dir_adopt(struct blobstore *s, const struct blob_file *files, size_t n, struct err *err)
 {
-    struct dir *d = dir_of(s);
-    uint64_t found = 0;
-    int rc = file_size(path, &found, err);
-    if (rc == 0 && found != size)
-        rc = err_set(err, -ERR_FORMAT, "%s has %llu bytes, expected %llu", path,
-                     (unsigned long long)found, (unsigned long long)size);
+    char **paths = mem_alloc_array(n + 1, sizeof(*paths));
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        paths[i] = file_of(dir_of(s), &files[i].id);
+        rc = adopt_one(dir_of(s), &files[i], paths[i], err);
+    }
+    /* After all names: the first flush takes what it can of the others along. */
     if (rc == 0)
-        rc = charge(d, size, err);
-    if (rc < 0)
-        return rc;
-    rc = publish(d, path, size, id, err);
-    if (rc < 0)
-        credit(d, size);
+        rc = file_sync_parents((const char *const *)paths, n, err);
+    for (size_t i = 0; i < n; i++)
+        mem_free(paths[i]);
+    mem_free(paths);
     return rc;
 }
 
@@ -393,8 +402,12 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     int rc = file_sync(w->fd, w->path, err);
     if (rc == 0)
         rc = verify(w, expect_size, err);
+    char *path = file_of(w->dir, &w->expect);
     if (rc == 0)
-        rc = publish(w->dir, w->path, w->base.size, &w->expect, err);
+        rc = publish(w->dir, w->path, w->base.size, path, err);
+    if (rc == 0)
+        rc = file_sync_parent(path, err);
+    mem_free(path);
     if (rc < 0)
         writer_abort(base, false);
     else

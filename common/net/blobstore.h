@@ -68,6 +68,13 @@ struct blob_health {
     char error[256];               /* its error, or why there was no answer */
 };
 
+/* A file that is to become a blob. */
+struct blob_file {
+    const char *path;
+    struct blob_id id;
+    uint64_t size;
+};
+
 /* Called for each blob until it returns non-zero. */
 typedef int blob_list_fn(void *arg, const struct blob_id *id, const struct blob_stat *stat);
 
@@ -120,11 +127,11 @@ struct blobstore_ops {
      * closes it.  Nobody has hashed them, and they may be given up or replaced.  Never waits.
      * -ERR_NOTFOUND: none have come.  NULL: they cannot be read before the commit. */
     int (*part)(struct blobstore *s, const struct blob_id *id, int *ret_fd, struct err *err);
-    /* Takes a finished file as a blob.  It must be on the same file system and fsynced; the caller
-     * has hashed it, which is not checked again, but the size is.  The file is moved, or removed if
-     * the blob exists.  -ENOSPC: quota; -EXDEV: another file system; the file then stays. */
-    int (*adopt)(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
-                 struct err *err);
+    /* Takes finished files as blobs.  They must be on the same file system and fsynced; the caller
+     * has hashed them, which is not checked again, but the sizes are.  A file is moved, or removed
+     * if the blob exists.  -ENOSPC: quota; -EXDEV: another file system; that file and those after
+     * it then stay. */
+    int (*adopt)(struct blobstore *s, const struct blob_file *files, size_t n, struct err *err);
     /* A URL by which a client without the store's key can get the blob itself, or put one of `size`
      * bytes: for this method and blob and a few minutes, mem_free it.  A PUT must send the headers
      * content-length and x-amz-checksum-sha256 of this blob.  Never waits.  -EAGAIN: the store does

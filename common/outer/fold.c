@@ -506,10 +506,7 @@ static int commit_all(struct fold *f, struct err *err)
     for (int i = 0; rc == 0 && i < OUTS; i++)
         if (f->out_path[i])
             rc = file_out_put(&f->out[i], err);
-    for (int i = 0; rc == 0 && i < OUTS; i++) /* mostly one folder, which one flush covers */
-        if (f->out_path[i])
-            rc = file_sync_parent(f->out_path[i], err);
-    return rc;
+    return rc < 0 ? rc : file_sync_parents(f->out_path, OUTS, err);
 }
 
 static int finish(struct fold *f, struct fold_result *r, struct err *err)

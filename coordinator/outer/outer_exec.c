@@ -337,15 +337,15 @@ static int keep(struct outer_run *r, const struct fold_result *f, struct err *er
     struct outer_step *s = r->step;
     struct blobstore *store = r->exec->store;
     struct blob_ref made[OUTER_FILES];
-    int rc = 0;
+    struct blob_file blobs[OUTER_FILES];
     for (int i = 0; i < OUTER_FILES; i++) {
         made[i].size = files[i]->bytes;
         memcpy(made[i].sha256, files[i]->sha256, sizeof made[i].sha256);
         if (i != OUTER_DELTA && blob_ref_is_set(&made[i]))
             seen_note(r->exec->seen, r->out[i], made[i].sha256);
+        blobs[i] = (struct blob_file){r->out[i], made[i].id, made[i].size};
     }
-    for (int i = 0; i < outer_blobs(s->to_store) && rc == 0; i++)
-        rc = store->ops->adopt(store, r->out[i], &made[i].id, made[i].size, err);
+    int rc = store->ops->adopt(store, blobs, (size_t)outer_blobs(s->to_store), err);
     if (rc == 0 && !s->to_store)
         rc = outer_run_save_state(r, made, err);
     if (rc < 0)

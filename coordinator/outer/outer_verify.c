@@ -96,7 +96,7 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
     if (rc == 0)
         rc = store->ops->remove(store, &full->id, err);
     if (rc == 0)
-        rc = store->ops->adopt(store, made, &full->id, full->size, err);
+        rc = store->ops->adopt(store, &(struct blob_file){made, full->id, full->size}, 1, err);
     if (rc == 0)
         log_warn("outer", "version %llu of module %llu was damaged or gone and is made again",
                  (unsigned long long)s->base, (unsigned long long)s->module_id);

@@ -749,12 +749,11 @@ static int b_list(struct blobstore *s, blob_list_fn *fn, void *arg, struct err *
     return blobs.real->list(s, tell, &l, err);
 }
 
-static int b_adopt(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
-                   struct err *err)
+static int b_adopt(struct blobstore *s, const struct blob_file *files, size_t n, struct err *err)
 {
-    const int rc = blobs.real->adopt(s, path, id, size, err);
-    if (rc == 0)
-        stored_now(id);
+    const int rc = blobs.real->adopt(s, files, n, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        stored_now(&files[i].id);
     return rc;
 }
 

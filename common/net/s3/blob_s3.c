@@ -612,17 +612,20 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
     return 0;
 }
 
-static int s3_adopt(struct blobstore *base, const char *path, const struct blob_id *id,
-                    uint64_t size, struct err *err)
+static int s3_adopt(struct blobstore *base, const struct blob_file *files, size_t n,
+                    struct err *err)
 {
     struct blob_s3 *s = store_of(base);
-    int rc = blob_s3_check_quota(s, size, err);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += files[i].size;
+    int rc = blob_s3_check_quota(s, bytes, err);
     if (rc == 0)
-        rc = blob_s3_make_room(s, size, 0, err); /* the file is on the disk already */
+        rc = blob_s3_make_room(s, bytes, 0, err); /* the files are on the disk already */
     if (rc == 0)
-        rc = s->cache->ops->adopt(s->cache, path, id, size, err);
-    if (rc == 0)
-        rc = enter(s, id, size, false, err);
+        rc = s->cache->ops->adopt(s->cache, files, n, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = enter(s, &files[i].id, files[i].size, false, err);
     return rc;
 }
 

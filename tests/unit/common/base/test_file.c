@@ -3,12 +3,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/hash.h"
 #include "common/base/pieces.h"
 #include "tests/unit/common/base/util.h"
+
+static unsigned flushes;
+
+int fsync(int fd)
+{
+    flushes++;
+    return (int)syscall(SYS_fsync, fd);
+}
 
 static size_t entries(const char *dir)
 {
@@ -300,6 +309,23 @@ static void places(void **state)
     scratch_free(dir);
 }
 
+/* A flush waits for the disk, even if there is nothing to write. */
+static void names_are_flushed_together(void **state)
+{
+    char *dir = scratch_new(), *a = in(dir, "a"), *ab = in(dir, "ab"), *x = in(a, "x"),
+         *y = in(a, "y"), *z = in(ab, "z"), *none = in(dir, "none"), *w = in(none, "w");
+    OK(file_mkdirs(a, 0700, err));
+    OK(file_mkdirs(ab, 0700, err));
+    flushes = 0;
+    OK(file_sync_parents((const char *[]){x, NULL, z, y, x}, 5, err));
+    assert_int_equal(flushes, 2);
+    OK(file_sync_parents((const char *[]){"here", x, "there"}, 3, err));
+    assert_int_equal(flushes, 4);
+    FAILS(file_sync_parents((const char *[]){x, w}, 2, err), "cannot open the directory");
+    mem_free(a), mem_free(ab), mem_free(x), mem_free(y), mem_free(z), mem_free(none), mem_free(w);
+    scratch_free(dir);
+}
+
 static void count(void *n)
 {
     ++*(unsigned *)n;
@@ -343,6 +369,7 @@ int main(void)
         cmocka_unit_test(locks_exclude),
         cmocka_unit_test(maps),
         cmocka_unit_test(places),
+        cmocka_unit_test(names_are_flushed_together),
         cmocka_unit_test(piece_by_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

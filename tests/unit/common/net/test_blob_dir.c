@@ -247,6 +247,11 @@ static void test_list_and_touch(void **state)
     end(&r);
 }
 
+static int adopt(struct rig *r, const char *path, const struct blob_id *id, uint64_t size)
+{
+    return r->s->ops->adopt(r->s, &(struct blob_file){path, *id, size}, 1, &r->err);
+}
+
 static void test_adopt(void **state)
 {
     struct rig r;
@@ -256,16 +261,24 @@ static void test_adopt(void **state)
     char *path = file_join(r.t.dir, "finished");
     for (int i = 0; i < 2; i++) { /* the second finds it there */
         assert_int_equal(file_write_atomic(path, "hello", 5, 0600, NULL), 0);
-        assert_int_equal(r.s->ops->adopt(r.s, path, &id, 5, &r.err), 0);
+        assert_int_equal(adopt(&r, path, &id, 5), 0);
         assert_false(file_exists(path));
         assert_int_equal(r.s->used_bytes, 5);
     }
     static const char zeros[996];
     assert_int_equal(file_write_atomic(path, zeros, sizeof zeros, 0600, NULL), 0);
-    assert_int_equal(r.s->ops->adopt(r.s, path, &id, 5, &r.err), -ERR_FORMAT);
-    assert_int_equal(r.s->ops->adopt(r.s, path, &id, sizeof zeros, &r.err), -ENOSPC);
+    assert_int_equal(adopt(&r, path, &id, 5), -ERR_FORMAT);
+    assert_int_equal(adopt(&r, path, &id, sizeof zeros), -ENOSPC);
     assert_true(file_exists(path));
     assert_int_equal(r.s->used_bytes, 5);
+    char *other = file_join(r.t.dir, "other");
+    struct blob_file two[] = {{.path = other, .size = 3}, {path, id, 5}};
+    hash_sha256("two", 3, two[0].id.sha256);
+    assert_int_equal(file_write_atomic(other, "two", 3, 0600, NULL), 0);
+    assert_int_equal(r.s->ops->adopt(r.s, two, 2, &r.err), -ERR_FORMAT);
+    assert_false(file_exists(other));
+    assert_true(file_exists(path) && blobstore_has(r.s, &two[0].id, NULL));
+    mem_free(other);
     mem_free(path);
     end(&r);
 }

@@ -477,7 +477,7 @@ static void test_adopt(void **state)
     memset(r->data, 9, LEN);
     hash_sha256(r->data, LEN, id.sha256);
     assert_int_equal(file_write_atomic(path, r->data, LEN, 0600, &r->err), 0);
-    assert_int_equal(r->s->ops->adopt(r->s, path, &id, LEN, &r->err), 0);
+    assert_int_equal(r->s->ops->adopt(r->s, &(struct blob_file){path, id, LEN}, 1, &r->err), 0);
     assert_false(file_exists(path));
     mem_free(path);
     UNTIL(stored(r, &id));
