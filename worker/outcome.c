@@ -1,5 +1,6 @@
 #include "worker/outcome.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "worker/order/work.h"
@@ -156,6 +157,7 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     r->loss_mean = res->loss_mean;
     r->seconds = res->seconds;
     r->waited_ms = res->waited_ms;
+    r->steps_ms = w->times.ns[TIMES_STEPS] / CLOCK_NS_PER_MS;
     r->loss_sum = res->loss_sum;
     r->units = res->units;
     r->bytes = res->bytes;

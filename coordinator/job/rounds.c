@@ -556,7 +556,9 @@ static struct round_parts parts_of(struct coordinator *co, const struct job *j, 
     if (last == NULL || path->ready_ms == 0)
         return (struct round_parts){0};
     const float held = seconds_between(last->leased_ms, last->ended_ms);
-    const float steps = fminf(last->seconds, held);
+    /* `seconds` has what is done between the steps, too: fragments are coded and merged there. */
+    const uint64_t ms = last->train.steps_ms;
+    const float steps = fminf(ms != 0 ? (float)ms / 1e3f : last->seconds, held);
     const float network = fminf((float)last->train.waited_ms / 1e3f, held - steps);
     return (struct round_parts){
         .worker = last->worker_id,

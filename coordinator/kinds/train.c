@@ -385,6 +385,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
         return rc;
     t->train.moments = moments;
     t->train.waited_ms = r->waited_ms < WAITED_MS_MAX ? r->waited_ms : WAITED_MS_MAX;
+    t->train.steps_ms = r->steps_ms;
     metrics_points(
         co, j, t,
         &(struct metrics_heard){r->points, r->n_points, r->number_names, r->n_number_names});

@@ -101,6 +101,7 @@ struct task_train {
     bool snapshot_edited;            /* (m) the snapshot must be written */
     struct blob_ref moments;         /* Adam's, after the phase; size 0: none were sent */
     uint64_t waited_ms;              /* for the network, in addition to `seconds` */
+    uint64_t steps_ms;               /* (m) its inner steps alone; 0: its worker has not told */
     uint32_t phase_s;                /* (m) length of a phase bounded by time */
     bool fresh;                      /* its worker begins with the versions alone */
     uint64_t checks, after; /* CHECK: the TRAIN task, and the CHECK that differs from it; 0: none */

@@ -402,14 +402,15 @@ static void a_round_has_parts(void **state)
     t->ended_ms = now - 800;
     u->leased_ms = now - 3800;
     u->ended_ms = now - 1300;
+    t->train.steps_ms = 400; /* of 500 in which fragments were coded, too */
     new_version(j, 1);
     rounds_close(co, j, 0);
     const struct round_parts *parts = &j->rounds[0].parts;
     assert_int_equal(parts->worker, a->id);
     assert_float_equal(parts->begin, 1, 1e-4);
-    assert_float_equal(parts->steps, 0.5, 1e-4);
+    assert_float_equal(parts->steps, 0.4, 1e-4);
     assert_float_equal(parts->network, 0.03, 1e-4);
-    assert_float_equal(parts->rest, 1.47, 1e-4);
+    assert_float_equal(parts->rest, 1.57, 1e-4);
     assert_float_equal(parts->behind, 0.5, 1e-4);
     assert_float_equal(parts->begin + parts->steps + parts->network + parts->rest + parts->fold,
                        j->rounds[0].seconds, 0.1);
@@ -417,6 +418,15 @@ static void a_round_has_parts(void **state)
     done(co, j, 0, 2, a)->older = done(co, j, 1, 2, b)->older = true;
     rounds_close(co, j, 0);
     assert_int_equal(j->rounds[1].parts.worker, 0);
+    struct job *old = job_of(co, diloco, 9); /* of workers of the release before */
+    rounds_advance(co, old);
+    (void)done(co, old, 0, 1, a);
+    t = done(co, old, 1, 1, b);
+    t->ended_ms = core_now(co) + 1;
+    t->leased_ms = t->ended_ms - 1000;
+    rounds_close(co, old, 0);
+    assert_int_equal(old->rounds[0].parts.worker, b->id);
+    assert_float_equal(old->rounds[0].parts.steps, 0.5, 1e-4);
 }
 
 /* A phase that nobody has is closed without: who has contributed hears of it, and the replica goes
