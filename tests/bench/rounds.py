@@ -74,8 +74,9 @@ def run(swarm, net, names, outer, slow=()):
         job = swarm.submit(job_file(swarm.folder, outer))
         swarm.wait_round(job, YOUNG, ONE_S)
         before, first = passed(net, ["c", *names]), swarm.job(job)["round"]
+        swarm.wait_round(job, ROUNDS, ONE_S)
+        after = passed(net, ["c", *names])  # before the last samples: who draws them fetches an average, which comes whole
         history = swarm.wait_job(job, "done", ONE_S)["history"]
-        after = passed(net, ["c", *names])
         tasks = [t for t in swarm.get("/v1/tasks?limit=1000").json()["items"] if t["kind"] == "train"]
     steps, slowest = steps_of(swarm, [n for n in names if n not in slow]), {}
     for t in tasks:
