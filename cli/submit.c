@@ -125,6 +125,8 @@ static struct disk_need disk_of(const struct job_file *job, const struct composi
         .phase_share =
             phases > 0 && size->samples ? (double)p->seen / phases / (double)size->samples : 1,
         .files_bytes = encoders_bytes(&job->encoders),
+        .latents_bytes =
+            encoders_latents_bytes(&job->encoders, &job->spec, size->samples + size->holdout),
     };
     o.phase_share = fmin(o.phase_share, 1);
     for (int i = 0; i < COMPOSITION_NETWORKS; i++)
@@ -135,9 +137,10 @@ static struct disk_need disk_of(const struct job_file *job, const struct composi
 
 static json_t *disk_json(const struct disk_need *d)
 {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I}", "peak_bytes", (json_int_t)d->peak, "outer_bytes",
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "peak_bytes", (json_int_t)d->peak, "outer_bytes",
                      (json_int_t)d->outer, "end_bytes", (json_int_t)d->end, "worker_bytes",
-                     (json_int_t)d->worker, "latents_bytes", (json_int_t)d->latents);
+                     (json_int_t)d->worker, "latents_bytes", (json_int_t)d->latents,
+                     "latents_made_bytes", (json_int_t)d->made);
 }
 
 static json_t *prediction_json(const struct measured *at, int workers, const struct prediction *p,

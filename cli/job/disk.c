@@ -74,9 +74,11 @@ static uint64_t versions(const struct job_spec *s, const struct sums *sum)
     return least(want, VERSIONS_KEPT_MAX);
 }
 
-static uint64_t latents_room(const struct job_spec *s)
+/* What a worker keeps at most. */
+static uint64_t latents_kept(const struct job_spec *s, const struct disk_options *opt)
 {
-    return (uint64_t)s->encoders.cache << 20;
+    const uint64_t room = (uint64_t)s->encoders.cache << 20;
+    return opt->latents_bytes > 0 ? least(room, opt->latents_bytes) : room;
 }
 
 static uint64_t at_worker(const struct job_spec *s, const struct composition *c,
@@ -96,7 +98,7 @@ static uint64_t at_worker(const struct job_spec *s, const struct composition *c,
     if (s->outer.where == JOB_WHERE_WORKER)     /* what it folds, and what that makes */
         bytes += 2 * F32 * n + 4 * F32 * n + sum->up / c->n_paths;
     if (job_has_latents(s) && s->encoders.run == JOB_ENCODE_WORKER)
-        bytes += latents_room(s);
+        bytes += latents_kept(s, opt);
     return bytes + (uint64_t)(opt->phase_share * (double)opt->shard_bytes) + opt->files_bytes;
 }
 
@@ -111,7 +113,9 @@ void disk_predict(const struct job_spec *s, const struct composition *c,
     const uint64_t state = (s->outer.async ? 3 : 2) * F32 * all; /* target, momentum, buffer */
     const uint64_t best = s->recipe.early_stop ? F32 * sum.paths : 0;
     const uint64_t moments = s->recipe.moments == JOB_MOMENTS_TRAVEL ? 2 * F32 * sum.phases : 0;
-    const uint64_t uploaded = opt->shard_bytes + opt->files_bytes;
+    const bool may = job_may_keep_latents(s), once = s->encoders.run == JOB_ENCODE_JOB;
+    const uint64_t latents = job_has_latents(s) && once ? opt->latents_bytes : 0;
+    const uint64_t uploaded = opt->shard_bytes + opt->files_bytes + latents;
     const uint64_t made = (uint64_t)((double)(2 * F32 * all + state + sum.down) *
                                      (double)least(c->n_modules, STEPS_AT_ONCE) / c->n_modules);
     /* While the last version is made; version 0 has whole files alone. */
@@ -128,15 +132,20 @@ void disk_predict(const struct job_spec *s, const struct composition *c,
         .end = uploaded + least(last + 1, VERSIONS_KEPT) * F32 * all + F32 * all +
                least(last, kept) * sum.down + best,
         .worker = at_worker(s, c, opt, &sum),
-        .latents = job_may_keep_latents(s) ? latents_room(s) : 0,
+        .latents = may ? latents_kept(s, opt) : 0,
+        .made = may ? opt->latents_bytes : 0,
     };
 }
 
 void disk_show(const struct disk_need *need, FILE *out)
 {
     char peak[STR_HUMAN_MAX], outer[STR_HUMAN_MAX], end[STR_HUMAN_MAX], worker[STR_HUMAN_MAX];
-    char room[STR_HUMAN_MAX], latents[STR_HUMAN_MAX + 32] = "";
-    if (need->latents > 0)
+    char room[STR_HUMAN_MAX], made[STR_HUMAN_MAX], latents[2 * STR_HUMAN_MAX + 64] = "";
+    if (need->made > 0)
+        (void)snprintf(latents, sizeof latents,
+                       ";\n          latents: %s at the coordinator, or at most %s at a worker",
+                       str_human_bytes(need->made, made), str_human_bytes(need->latents, room));
+    else if (need->latents > 0)
         (void)snprintf(latents, sizeof latents, ", and latents at most %s",
                        str_human_bytes(need->latents, room));
     (void)fprintf(

@@ -253,6 +253,14 @@ uint64_t encoders_bytes(const struct encoders *e)
     return bytes;
 }
 
+uint64_t encoders_latents_bytes(const struct encoders *e, const struct job_spec *spec,
+                                uint64_t pictures)
+{
+    const uint64_t side = (uint64_t)e->side; /* moments: two numbers of bf16 for each latent */
+    return e->vae ? pictures * (spec->data.flip ? 2 : 1) * 4 * (uint64_t)e->channels * side * side
+                  : 0;
+}
+
 /* The destination of files, and their list. */
 struct sending {
     struct cli *cli;

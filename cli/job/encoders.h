@@ -30,6 +30,9 @@ void encoders_say_cut(const struct encoders *e, const struct job_spec *spec);
 void encoders_close(struct encoders *e); /* { 0 } is fine */
 /* Of the networks' files, without a tokenizer's. */
 uint64_t encoders_bytes(const struct encoders *e);
+/* Of the latents of so many pictures, at most, with those of their mirrored sides; 0: no VAE. */
+uint64_t encoders_latents_bytes(const struct encoders *e, const struct job_spec *spec,
+                                uint64_t pictures);
 
 /* Sends the files and puts "encoders" and "input" into the body of a submission. */
 int encoders_upload(struct cli *cli, const struct encoders *e, bool progress, json_t *body,

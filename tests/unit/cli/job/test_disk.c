@@ -113,6 +113,32 @@ static void kept_latents(void **state)
     assert_non_null(strstr(text, "while there is room, and latents at most 7.0 MiB\n"));
 }
 
+/* Where the pictures have been read, their latents are counted and not only bounded. */
+static void counted_latents(void **state)
+{
+    const struct disk_options none = {.workers = 2, .phase_s = 1};
+    const struct disk_options few = {.workers = 2, .phase_s = 1, .latents_bytes = 3 << 20};
+    const struct disk_options many = {.workers = 2, .phase_s = 1, .latents_bytes = 9 << 20};
+    const struct disk_need fly = need(ENCODED("", ", run: fly"), few);
+    const struct disk_need once = need(ENCODED("", ", run: job"), few);
+    const struct disk_need own = need(ENCODED("", ""), few);
+    char text[512] = "";
+    (void)state;
+    assert_int_equal(need(ENCODED("", ", run: worker"), few).worker - fly.worker, 3 << 20);
+    assert_int_equal(need(ENCODED("", ", run: worker"), many).worker - fly.worker, 7 << 20);
+    assert_int_equal(fly.peak, need(ENCODED("", ", run: fly"), none).peak);
+    assert_int_equal(once.peak - fly.peak, 3 << 20);
+    assert_int_equal(once.end - fly.end, 3 << 20);
+    assert_true(own.peak == fly.peak && own.latents == 3 << 20 && own.made == 3 << 20);
+    const struct disk_need bounded = need(ENCODED("", ""), many);
+    assert_true(bounded.latents == 7 << 20 && bounded.made == 9 << 20);
+    FILE *out = fmemopen(text, sizeof text - 1, "w");
+    disk_show(&bounded, out);
+    (void)fclose(out);
+    assert_non_null(strstr(text, "latents: 9.0 MiB at the coordinator, or at most 7.0 MiB at a "
+                                 "worker\n"));
+}
+
 /* Each expert is a module of its own, and four outer steps are made at a time. */
 static void experts(void **state)
 {
@@ -134,6 +160,7 @@ int main(void)
         cmocka_unit_test(snapshots_of_many_replicas),
         cmocka_unit_test(what_is_uploaded),
         cmocka_unit_test(kept_latents),
+        cmocka_unit_test(counted_latents),
         cmocka_unit_test(experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
