@@ -9,6 +9,7 @@
 #include "common/job/recipe.h"
 
 #define TOKENS_AUTO_MAX 120 /* as in PixArt */
+#define MEMBERS_BYTES 2560  /* of a picture in a shard, beside its moments: a tar's heads */
 
 /* As EncoderPart of skerry.proto. */
 enum part { PART_VAE, PART_TEXT, PART_TOKENIZER };
@@ -257,8 +258,8 @@ uint64_t encoders_latents_bytes(const struct encoders *e, const struct job_spec 
                                 uint64_t pictures)
 {
     const uint64_t side = (uint64_t)e->side; /* moments: two numbers of bf16 for each latent */
-    return e->vae ? pictures * (spec->data.flip ? 2 : 1) * 4 * (uint64_t)e->channels * side * side
-                  : 0;
+    const uint64_t moments = (spec->data.flip ? 2 : 1) * 4 * (uint64_t)e->channels * side * side;
+    return e->vae ? pictures * (moments + MEMBERS_BYTES) : 0;
 }
 
 /* The destination of files, and their list. */

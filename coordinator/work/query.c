@@ -379,6 +379,8 @@ uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t pat
     uint32_t n = 0;
     for (uint32_t r = 0; r < most && j->comp.elastic; r++)
         n += query_phase(s, j, path, r) != NULL;
+    for (size_t i = j->n_rounds; i-- > 0 && n == 0 && j->comp.elastic && job_is_ended(j);)
+        n = j->rounds[i].path == path ? j->rounds[i].expected : 0;
     return !j->comp.elastic ? most : n > 0 ? n : 1;
 }
 

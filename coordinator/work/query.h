@@ -93,7 +93,8 @@ const struct task *query_phase(const struct state *s, const struct job *j, uint3
                                uint32_t replica);
 /* Samples/s of the worker that trains this phase; 0: unknown, or t is NULL or no phase. */
 double query_speed(const struct state *s, const struct task *t);
-/* Replicas in the path's round; where workers decide, those that have a phase, at least one. */
+/* Replicas in the path's round; where workers decide, those that have a phase, at least one, and of
+ * an ended job those of its last round. */
 uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path);
 /* Phases that the job can have running at once. */
 uint32_t query_phases_at_once(const struct job *j);

@@ -20,6 +20,7 @@ def test_workers_come_and_go(swarm):
     swarm.kill("a")
     wait_until(lambda: swarm.job(job)["replicas"] == 2, 60, "the rounds to go on with two")
     done = swarm.wait_job(job, "done")
+    assert done["replicas"] == done["path_list"][0]["replicas"] == done["history"][-1]["expected"] == 2, "those of its last round"
     epochs_add_up(done)
     assert samples_seen(done) % (30 * 8) == 0, "whole phases"
     assert samples_seen(done) >= 18 * 2 * 30 * 8
