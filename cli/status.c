@@ -39,7 +39,10 @@ static void add_job(const json_t *job, struct table *t)
     table_cell(t, "%lld", cli_int(job, "id", 0));
     table_cell(t, "%s", cli_str(job, "name", ""));
     table_cell(t, "%s", show_state(job));
-    table_cell(t, "%lld/%lld", cli_int(job, "round", 0), cli_int(job, "rounds", 0));
+    if (cli_int(job, "rounds", 0) > 0)
+        table_cell(t, "%lld/%lld", cli_int(job, "round", 0), cli_int(job, "rounds", 0));
+    else
+        table_cell(t, TABLE_NONE); /* set aside */
     table_loss(t, cli_num(job, "loss", NAN));
     if (speed > 0)
         table_cell(t, "%.0f %s/s", speed, show_unit(job));

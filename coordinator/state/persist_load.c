@@ -205,6 +205,8 @@ static int read_job(sqlite3 *db, struct job *j, const char *damage, struct err *
 {
     struct err why = {0};
     bool whole = true;
+    if (damage == NULL && !*j->yaml)
+        damage = "its job file is not in the database";
     if (damage != NULL) {
         j->refused = str_printf("%s: put a copy of the database back, or submit the job anew (its "
                                 "files are kept)",

@@ -192,7 +192,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->elapsed_ms =
         j->started_unix_ms && end > j->started_unix_ms ? (uint64_t)(end - j->started_unix_ms) : 0;
     v->round = rounds_done(j);
-    v->rounds = (uint32_t)j->spec.outer.rounds;
+    v->rounds = j->unread ? 0 : (uint32_t)j->spec.outer.rounds;
     v->step = steps_now(co, j);
     v->skipped = skipped_now(co, j);
     v->total_steps = (uint64_t)j->spec.outer.steps * v->rounds;

@@ -226,3 +226,16 @@ def test_one_name_twice(swarm):
     states = {j["id"]: (j["name"], j["state"]) for j in swarm.get("/v1/jobs").json()["items"]}
     name = states[first][0]
     assert states == {first: (name, "cancelled"), second: (name, "initialising"), third: (name, "initialising")}
+
+
+def test_a_job_file_that_is_lost(swarm):
+    """The job is set aside: no release refuses it, and numbers that nobody knows are not shown."""
+    job = swarm.submit()
+    swarm.kill("coordinatord")
+    with contextlib.closing(sqlite3.connect(swarm.data + "/coordinator.db")) as db, db:
+        db.execute("DELETE FROM specs WHERE job=?", (job,))
+    swarm.coordinator()
+    assert swarm.job(job)["rounds"] == 0
+    shown = swarm.skerry("status", job).stdout.splitlines()
+    assert len(shown) == 2 and "its job file is not in the database: put a copy of the database back" in shown[1], shown
+    assert "0/" not in swarm.skerry("status").stdout

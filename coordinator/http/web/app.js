@@ -275,7 +275,7 @@ function header() {
   setText($('foot'), `Skerry ${s.version} · coordinatord uses ${bytes(s.rss_bytes)} of memory · `
     + `${plural(s.tasks.leased, 'task')} leased, ${s.tasks.pending} pending`);
   const j = state.job;
-  document.title = j ? `${j.round}/${j.rounds} ${j.name}: Skerry` : 'Skerry';
+  document.title = !j ? 'Skerry' : j.rounds ? `${j.round}/${j.rounds} ${j.name}: Skerry` : `${j.name}: Skerry`;
 }
 
 function waitingText() {

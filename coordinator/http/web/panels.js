@@ -73,7 +73,7 @@ export function hero(job, etaLeft) {
   progress.setAttribute('aria-valuemax', job.rounds);
   progress.setAttribute('aria-valuenow', job.round);
   progress.setAttribute('aria-valuetext', `${job.round} of ${job.rounds} rounds`);
-  setText($('bar-left'), `${number(job.round)} of ${plural(job.rounds, 'round')}`
+  setText($('bar-left'), !job.rounds ? 'rounds: not known' : `${number(job.round)} of ${plural(job.rounds, 'round')}`
     + (now > 0 ? `, ${Math.round(now * 100)} % of the next` : ''));
   setText($('bar-right'), OVER.has(job.state) ? `ran for ${duration(job.elapsed_ms)}`
     : etaLeft === null ? '' : `about ${duration(etaLeft)} left`);

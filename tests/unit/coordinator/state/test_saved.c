@@ -195,6 +195,20 @@ static void test_unread(void **state)
     }
 }
 
+/* Its job file is lost: no release has refused it. */
+static void test_lost_file(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = resubmitted(r, "");
+    struct view_job v;
+    assert_true(j->unread);
+    assert_int_equal(j->state, JOB_FAILED);
+    assert_non_null(strstr(j->reason, "its job file is not in the database: put a copy"));
+    assert_null(strstr(j->reason, "no longer accepts"));
+    assert_int_equal(view_job(r->co, j->id, &v, NULL), 0);
+    assert_int_equal(v.rounds, 0);
+}
+
 /* What is without effect is refused in a new job alone. */
 static void test_scope(void **state)
 {
@@ -213,7 +227,8 @@ static void test_scope(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {LIVE(test_refused), LIVE(test_unread), LIVE(test_scope)};
+    const struct CMUnitTest tests[] = {LIVE(test_refused), LIVE(test_unread), LIVE(test_lost_file),
+                                       LIVE(test_scope)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
