@@ -27,6 +27,17 @@ static char *folder_of(const char *dir, const struct job_spec *spec)
     return ret;
 }
 
+/* Names of the hub are easily taken for what can be given. */
+static int check_there(const char *path, struct err *err)
+{
+    return file_exists(path)
+               ? 0
+               : err_set(err, -ERR_CONFIG,
+                         "%s is not there: name a folder on this machine, such as one that `hf "
+                         "download MODEL --local-dir FOLDER` makes",
+                         path);
+}
+
 bool model_folder_is_weights(const char *name)
 {
     static const char *const ends[] = {
@@ -44,7 +55,9 @@ int model_folder_weights(const char *given, const struct job_spec *spec, struct 
 {
     const char *name = NULL;
     char *path = folder_of(given, spec);
-    int rc = file_is_dir(path) ? component_find_weights(path, &name, err) : 0;
+    int rc = check_there(path, err);
+    if (rc == 0 && file_is_dir(path))
+        rc = component_find_weights(path, &name, err);
     if (rc == 0 && name) {
         char *in = file_join(path, name);
         mem_free(path);
@@ -702,7 +715,9 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
     char *path = file_join(dir, "config.json");
     struct buf text = {0};
     json_error_t why;
-    int rc = file_read(path, CONFIG_MAX, &text, err);
+    int rc = check_there(dir, err);
+    if (rc == 0)
+        rc = file_read(path, CONFIG_MAX, &text, err);
     if (rc == 0) {
         *ret = json_loads(buf_str(&text), 0, &why);
         if (!*ret)

@@ -131,7 +131,7 @@ def refused_everywhere(job, coordinator, words, tmp_path):
     (TEXT, ("path: train.jsonl", "path: train.jsonl, text_field: body"), ["line 1", "body", "data.text_field"]),
     (TEXT, ("dims: 8", "features: column, column: dino"), ["train.jsonl, line 1", "dino", "missing"]),
     (TEXT, TOKENIZER, ["data.tokenizer", "tokenizer.json"]),
-    (TEXT, WARM, ["model.warm_start", "cannot open"]),
+    (TEXT, WARM, ["model.warm_start", "is not there", "hf download"]),
 ], ids=shown)
 def test_job_file(tmp_path, data, coordinator, text, change, words):
     job = write(tmp_path, data, text, change)

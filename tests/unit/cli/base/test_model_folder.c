@@ -712,6 +712,10 @@ static void defaults_are_of_the_class(void **state)
         {"mistral", 16, 16, 131072, true}, {"qwen2", 64, 32, 32768, false},
         {"qwen2", 64, 64, 32768, true},    {"qwen3", 64, 32, 32768, false},
     };
+    struct job_model none;
+    char *no_tokenizer = NULL;
+    assert_int_equal(model_folder_sizes("owner/Model-1B", &none, &no_tokenizer, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "owner/Model-1B is not there: name a folder on this machine"));
     char path[96];
     (void)snprintf(path, sizeof path, "%s/bare/config.json", f->root);
     OK(file_mkdirs_for(path, 0700, &err));
