@@ -470,11 +470,14 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
         fprintf(stderr, "without a caption: %llu image%s; the first is %s\n",
                 (unsigned long long)report->uncaptioned, str_plural(report->uncaptioned),
                 report->uncaptioned_first);
+    const bool texts = job_is_text(&job->spec);
     if (report->not_utf8)
         fprintf(stderr,
-                "not UTF-8: %llu document%s, trained on byte by byte; the first is '%s': `iconv -f "
-                "LATIN1 -t UTF-8` makes it UTF-8 if it is Latin-1\n",
-                (unsigned long long)report->not_utf8, str_plural(report->not_utf8),
+                "not UTF-8: %s%llu %s%s%s; the first is '%s': `iconv -f LATIN1 -t UTF-8` makes it "
+                "UTF-8 if it is Latin-1\n",
+                texts ? "" : "the captions of ", (unsigned long long)report->not_utf8,
+                texts ? "document" : "image", str_plural(report->not_utf8),
+                texts ? ", trained on byte by byte" : ", which count as without a caption",
                 report->not_utf8_first);
     if (report->vocab > TOKENIZER_BYTES_VOCAB && !job->tokenizer_path &&
         !job_family(&job->spec)->external)

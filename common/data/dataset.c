@@ -141,7 +141,8 @@ const char *dataset_left_out(const struct dataset *ds)
 
 const char *dataset_reads(const struct dataset *ds)
 {
-    return ds->source->reads;
+    return ds->captions && ds->source->reads_captioned ? ds->source->reads_captioned
+                                                       : ds->source->reads;
 }
 
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,

@@ -12,7 +12,7 @@ void dataset_captions_init(struct dataset_captions *c)
 void dataset_captions_clear(struct dataset_captions *c)
 {
     buf_clear(&c->text);
-    c->cut = c->from_txt = false;
+    c->cut = c->not_utf8 = c->from_txt = false;
 }
 
 static int add_text(struct dataset_captions *c, const json_t *text)
@@ -67,8 +67,10 @@ int dataset_captions_txt(struct dataset_captions *c, const struct buf *txt, cons
     dataset_captions_clear(c);
     c->from_txt = true;
     int rc = captions_add_lines(&c->text, buf_str(txt), txt->len, &c->cut);
-    if (rc == -ERR_FORMAT)
-        return err_set(err, rc, "the captions in %s.txt are not UTF-8; save them as such", key);
+    if (rc == -ERR_FORMAT) {
+        c->not_utf8 = true;
+        return 0;
+    }
     return rc < 0 ? err_set(err, rc, "the captions in %s.txt: %s", key, err_text(rc)) : 0;
 }
 

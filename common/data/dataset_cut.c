@@ -167,14 +167,16 @@ static int note_captions(struct cutter *c, const struct dataset_image *m)
 {
     struct dataset_report *r = &c->report;
     r->captions_cut += m->captions_cut;
+    if (m->captions_not_utf8 && r->not_utf8++ == 0)
+        r->not_utf8_first = cut_name(m->key);
     if (!m->captions && !r->uncaptioned_first)
         r->uncaptioned_first = cut_name(m->key);
     if (m->captions || ++r->uncaptioned <= c->opt->max_bad)
         return 0;
     return err_set(c->err, -ERR_FORMAT,
-                   "image '%s' has no caption, nor have %" PRIu64 " before it; at most %u may be "
+                   "image '%s' has no caption%s, nor have %" PRIu64 " before it; at most %u may be "
                    "without (data.max_bad)",
-                   m->key, r->uncaptioned - 1, c->opt->max_bad);
+                   m->key, m->captions_not_utf8 ? " in UTF-8" : "", r->uncaptioned - 1, c->opt->max_bad);
 }
 
 /* Checks that a good image is like the others, and counts it. */

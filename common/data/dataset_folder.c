@@ -292,6 +292,7 @@ static int take_captions(struct dataset *ds, const struct image_file *file, cons
         m->captions_len = f->captions.text.len;
         m->captions_cut = f->captions.cut;
     }
+    m->captions_not_utf8 = !line && f->captions.not_utf8;
     return rc;
 }
 
@@ -372,4 +373,5 @@ const struct dataset_source dataset_folder = {
     .close = folder_close,
     .cut = folder_cut,
     .reads = "only files " DATASET_IMAGES " are read, in one folder for each class",
+    .reads_captioned = "only files " DATASET_IMAGES " are read, with captions beside them",
 };

@@ -65,6 +65,7 @@ struct dataset_source {
     void (*close)(struct dataset *ds); /* own may be NULL */
     int (*cut)(struct cutter *c, struct dataset *ds);
     const char *reads; /* see dataset_reads() */
+    const char *reads_captioned; /* the same where captions are read; NULL: as else */
 };
 extern const struct dataset_source dataset_folder, dataset_tars, dataset_text;
 
@@ -113,6 +114,7 @@ int dataset_column_beside(const struct dataset *ds, struct dataset_column *c, co
 struct dataset_captions {
     struct buf text; /* in the form of captions.h */
     bool cut;        /* some did not fit */
+    bool not_utf8;   /* KEY.txt is not UTF-8, and none of it is there */
     bool from_txt;   /* they are KEY.txt's, which goes before KEY.json */
 };
 void dataset_captions_init(struct dataset_captions *c);
@@ -170,7 +172,7 @@ struct dataset_image {
     uint32_t dim;
     const char *captions; /* NULL: none */
     size_t captions_len;
-    bool captions_cut;
+    bool captions_cut, captions_not_utf8;
 };
 /* 1 with *ret (borrowed until the next call), 0 at the end. */
 typedef int dataset_next_fn(struct dataset *ds, struct dataset_image *ret, struct err *err);

@@ -500,6 +500,7 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
         .captions = t->now.captions.text.len ? (char *)t->now.captions.text.data : NULL,
         .captions_len = t->now.captions.text.len,
         .captions_cut = t->now.captions.cut,
+        .captions_not_utf8 = t->now.captions.not_utf8,
     };
     return 1;
 }

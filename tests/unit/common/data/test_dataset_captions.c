@@ -140,7 +140,12 @@ static void refuses_tars(void **state)
     make_tar(dir, "a.tar", "a.png=PNG;a.cls=0;b.png=PNG;b.cls=0;b.txt=\n");
     FAILS(cut_all("a.tar", 9, err), "a.tar has no captions: expected KEY.txt");
     make_tar(dir, "a.tar", "a.png=PNG;a.txt=\xff");
-    FAILS(cut_all("a.tar", 9, err), "the captions in a.txt are not UTF-8");
+    FAILS(cut_all("a.tar", 9, err), "a.tar has no captions");
+    make_tar(dir, "a.tar", "a.png=PNG;a.txt=\xff;b.png=PNG;b.txt=two");
+    FAILS(cut_all("a.tar", 0, err), "image 'a/a' has no caption in UTF-8");
+    OK(cut_all("a.tar", 1, err));
+    assert_true(r.not_utf8 == 1 && r.uncaptioned == 1 && strcmp(r.not_utf8_first, "a/a") == 0);
+    dataset_report_release(&r);
     make_tar(dir, "a.tar", "a.png=PNG;a.json={\"caption\":5}");
     FAILS(cut_all("a.tar", 9, err), "\"caption\" in a.json is neither a text nor a list of texts");
     make_tar(dir, "a.tar", "a.png=PNG;a.json={\"captions\":[\"x\",[]]}");
@@ -170,7 +175,12 @@ static void folders_have_files_beside(void **state)
     assert_true(came_out(&got, "cat_1_png png 0=a cat") && came_out(&got, "dog_1_png png 1=a dog"));
     dataset_report_release(&r);
     text("classes/dog/1.txt", "\xc3");
-    FAILS(cut_all("classes", 0, err), "classes/dog/1.txt are not UTF-8");
+    FAILS(cut_all("classes", 0, err), "image 'dog/1.png' has no caption in UTF-8");
+    OK(cut_all("classes", 1, err));
+    assert_true(r.not_utf8 == 1 && r.uncaptioned == 1);
+    assert_string_equal(r.not_utf8_first, "dog/1.png");
+    assert_true(came_out(&got, "dog_1_png png 1"));
+    dataset_report_release(&r);
     want_captions = false;
     OK(cut_all("classes", 0, err));
     assert_true(came_out(&got, "dog_1_png png 1"));
