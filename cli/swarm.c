@@ -374,7 +374,13 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     return add_worker(s, s->n_workers, err);
 }
 
-static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
+/* Who ends a worker of ours by SIGKILL, if not a drill? */
+static const char *killer(int signo)
+{
+    return signo == SIGKILL ? ", as the kernel does when memory is short" : "";
+}
+
+static int replace_worker(struct swarm *s, int i, int wait_status, bool drill, struct err *err)
 {
     char why[WHY_MAX], name[32];
     int place = s->places[i];
@@ -387,14 +393,16 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
     s->n_workers--;
     if (WIFEXITED(wait_status))
         return err_set(err, -ECHILD, "%s ended by itself: %s", name, why);
-    if (++s->deaths > DEATHS_MAX)
-        return err_set(err, -ECHILD, "%d workers have died, %s as the last one (%s): %s", s->deaths,
-                       name, strsignal(WTERMSIG(wait_status)), why);
+    const int signo = WTERMSIG(wait_status);
+    s->deaths += !drill; /* whose kill is no fault of the worker */
+    if (s->deaths > DEATHS_MAX)
+        return err_set(err, -ECHILD, "%d workers have died, %s as the last one (%s%s): %s",
+                       s->deaths, name, strsignal(signo), killer(signo), why);
     int rc = add_worker(s, place, err);
     moving_clear();
     if (rc == 0)
-        fprintf(stderr, "%s died (%s); worker-%d takes its place\n", name,
-                strsignal(WTERMSIG(wait_status)), s->next_name);
+        fprintf(stderr, "%s died (%s%s); worker-%d takes its place\n", name, strsignal(signo),
+                drill ? "" : killer(signo), s->next_name);
     return rc;
 }
 
@@ -410,8 +418,7 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
     kill(s->workers[i], SIGKILL);
     while (waitpid(s->workers[i], &wait_status, 0) < 0 && errno == EINTR)
         ;
-    s->deaths--; /* this kill is no fault of the worker */
-    return replace_worker(s, (int)i, wait_status, err);
+    return replace_worker(s, (int)i, wait_status, true, err);
 }
 
 int swarm_check(struct swarm *s, struct err *err)
@@ -426,7 +433,7 @@ int swarm_check(struct swarm *s, struct err *err)
     }
     for (int i = 0; i < s->n_workers; i++) {
         if (waitpid(s->workers[i], &wait_status, WNOHANG) == s->workers[i]) {
-            int rc = replace_worker(s, i, wait_status, err);
+            int rc = replace_worker(s, i, wait_status, false, err);
             if (rc < 0)
                 return rc;
         }
