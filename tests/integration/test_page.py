@@ -493,8 +493,19 @@ def test_lines_have_dashes_and_numbers(show):
     dashed = "return [...document.querySelectorAll(arguments[0])].map((e) => getComputedStyle(e).strokeDasharray)"
     assert len(set(page.js(dashed, "#chart .replica"))) == 4
     assert len(set(page.js(dashed, "#readout .key.lane path"))) == 4
-    # A colour that can be told is one that is not mixed with what lies behind it.
-    assert set(page.js("return [...document.querySelectorAll('#chart .replica')].map((e) => getComputedStyle(e).opacity)")) == {"1"}
+    opaque(page, "#chart .replica", 8)
+
+
+def opaque(page, lines, n):
+    """A colour that can be told is one that is not mixed with what lies behind it."""
+    page.wait(lambda: page.count(lines) == n, "the lines")
+    assert set(page.js("return [...document.querySelectorAll(arguments[0])].map((e) => getComputedStyle(e).opacity)", lines)) == {"1"}
+
+
+def test_many_lines_are_opaque(show):
+    page = show(canned.lattice())
+    opaque(page, "#threads path", 16)
+    opaque(page, "#chart .replica", 16)
 
 
 def lit(page):

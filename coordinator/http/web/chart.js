@@ -309,9 +309,7 @@ export class LossChart {
         line.setAttribute('stroke-dasharray', dashes(name));
         root.append(line);
       });
-    const tagged = this.byPath && groups.size > 1 && groups.size <= NAMED;
-    root.classList.toggle('tagged', tagged);
-    if (tagged) this.tags(root, data.bins);
+    if (this.byPath && groups.size > 1 && groups.size <= NAMED) this.tags(root, data.bins);
     root.append(svg('path', {class: 'mean', d: this.line(data.bins.map((b) => [b.x, b.mean]))}));
     root.classList.toggle('alone', data.bins.length === 1);
     const on = root.querySelector('.replica.on');
