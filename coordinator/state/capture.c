@@ -305,6 +305,16 @@ static int lock(const char *data_dir, struct file_lock *ret, struct err *err)
     return rc < 0 ? err_wrap(err, "a capture of %s", data_dir) : 0;
 }
 
+/* After all tries nobody can tell which of the two it is. */
+static int say_again(struct err *err)
+{
+    const struct err last = *err;
+    return err_set(err, last.code,
+                   "%s, in %d tries: if rounds replace files faster than that, run it again or "
+                   "`skerry pause` the job meanwhile; else the file is lost",
+                   last.msg, TRIES);
+}
+
 int capture_take(const struct coordinator_options *o, uint64_t job_id, struct capture *ret,
                  struct err *err)
 {
@@ -320,6 +330,8 @@ int capture_take(const struct coordinator_options *o, uint64_t job_id, struct ca
         rc = try_once(&t, job_id, err);
         for (int i = 1; (rc < 0 ? t.again : t.missed) && i < TRIES; i++)
             rc = try_once(&t, job_id, err);
+        if (rc < 0 && t.again)
+            rc = say_again(err);
         if (rc < 0)
             capture_release(ret);
     }
