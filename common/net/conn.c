@@ -523,8 +523,20 @@ static void receive(struct conn *c)
         buf_release(&c->in);
 }
 
+/* What the other side ended the handshake with. */
+static const char *refusal(gnutls_session_t session, char ret[128])
+{
+    const char *name = gnutls_alert_get_name(gnutls_alert_get(session));
+    (void)snprintf(ret, 128,
+                   "the other side refuses it (alert: %s), so it is another program, or one that "
+                   "speaks no TLS 1.3",
+                   name ? name : "unknown");
+    return ret;
+}
+
 static void handshake(struct conn *c)
 {
+    char said[128];
     int rc = gnutls_handshake(c->session);
     if (rc < 0 && !gnutls_error_is_fatal(rc)) {
         flush(c);
@@ -536,7 +548,8 @@ static void handshake(struct conn *c)
             close_with(c, -ERR_FORMAT, "the TLS handshake failed",
                        rc == GNUTLS_E_UNEXPECTED_PACKET
                            ? "the other side speaks no TLS, so it is another program"
-                           : gnutls_strerror(rc));
+                       : rc == GNUTLS_E_FATAL_ALERT_RECEIVED ? refusal(c->session, said)
+                                                             : gnutls_strerror(rc));
         return;
     }
     struct err err = {0};

@@ -282,6 +282,31 @@ static void what_is_no_tls_is_refused(void **state)
     assert_int_equal(p.server.opened, 0);
 }
 
+/* A server that refuses us, such as one that speaks no TLS 1.3. */
+static void an_alert_is_told(void **state)
+{
+    static const char alert[] = "\x15\x03\x03\x00\x02\x02\x46"; /* fatal, protocol_version */
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &size), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    p.port = ntohs(a.sin_port);
+    dial(keys_pin(p.t.keys));
+    int fd = accept(listener, NULL, NULL); /* the kernel connects without the loop */
+    assert_true(fd >= 0);
+    assert_int_equal(send(fd, alert, sizeof alert - 1, 0), sizeof alert - 1);
+    WAIT_FOR(&p.t, p.client.closed);
+    close(fd);
+    close(listener);
+    assert_int_equal(p.client.why.code, -ERR_FORMAT);
+    assert_string_equal(p.client.why.msg,
+                        "the TLS handshake failed: the other side refuses it (alert: Error in "
+                        "protocol version), so it is another program, or one that speaks no TLS "
+                        "1.3");
+}
+
 static void a_hang_up_in_the_handshake_is_told(void **state)
 {
     close(plain_socket());
@@ -314,6 +339,7 @@ int main(void)
         TEST(a_discarded_connection_calls_nobody),
         TEST(nobody_listens),
         TEST(what_is_no_tls_is_refused),
+        TEST(an_alert_is_told),
         TEST(a_hang_up_in_the_handshake_is_told),
         TEST(a_silent_one_is_given_up),
     };
