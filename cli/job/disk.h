@@ -10,10 +10,10 @@
 struct disk_options {
     uint64_t parameters[COMPOSITION_NETWORKS]; /* of a path of each network */
     int workers;                               /* that share the phases; 0: predict_workers() */
-    double phase_s;       /* 0: not known, then long enough for snapshots and checkpoints */
-    uint64_t shard_bytes; /* that the coordinator gets; 0: it has them, or they are not known */
-    double phase_share;   /* of the shards, that a phase reads */
-    uint64_t files_bytes; /* of frozen networks, which the coordinator and each worker get */
+    double phase_s;         /* 0: not known, then long enough for snapshots and checkpoints */
+    uint64_t shard_bytes;   /* that the coordinator gets; 0: it has them, or they are not known */
+    double phase_share;     /* of the shards, that a phase reads */
+    uint64_t files_bytes;   /* of frozen networks, which the coordinator and each worker get */
     uint64_t latents_bytes; /* of all pictures, at most; 0: not known */
 };
 

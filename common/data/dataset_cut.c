@@ -176,7 +176,8 @@ static int note_captions(struct cutter *c, const struct dataset_image *m)
     return err_set(c->err, -ERR_FORMAT,
                    "image '%s' has no caption%s, nor have %" PRIu64 " before it; at most %u may be "
                    "without (data.max_bad)",
-                   m->key, m->captions_not_utf8 ? " in UTF-8" : "", r->uncaptioned - 1, c->opt->max_bad);
+                   m->key, m->captions_not_utf8 ? " in UTF-8" : "", r->uncaptioned - 1,
+                   c->opt->max_bad);
 }
 
 /* Checks that a good image is like the others, and counts it. */

@@ -64,7 +64,7 @@ struct dataset_source {
     int (*open)(struct dataset *ds, const struct dataset_options *opt, struct err *err);
     void (*close)(struct dataset *ds); /* own may be NULL */
     int (*cut)(struct cutter *c, struct dataset *ds);
-    const char *reads; /* see dataset_reads() */
+    const char *reads;           /* see dataset_reads() */
     const char *reads_captioned; /* the same where captions are read; NULL: as else */
 };
 extern const struct dataset_source dataset_folder, dataset_tars, dataset_text;

@@ -364,7 +364,8 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
     if (p->line_len > 0)
         end_line(p);
     if (p->signo)
-        (void)snprintf(ret_how, size, "was ended by signal %d (%s)%s", p->signo, strsignal(p->signo),
+        (void)snprintf(ret_how, size, "was ended by signal %d (%s)%s", p->signo,
+                       strsignal(p->signo),
                        p->signo == SIGKILL ? ", as the kernel does when memory is short" : "");
     else
         (void)snprintf(ret_how, size, "ended with exit status %d", p->status);

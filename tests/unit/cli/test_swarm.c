@@ -379,8 +379,9 @@ static void test_workers_end(void **state)
     (void)given(&s, 3);
     s.deaths = 16;
     assert_int_equal(kill(s.workers[1], SIGKILL), 0);
-    expect_end(&s, "17 workers have died, worker-3 as the last one (Killed, as the kernel does when "
-                   "memory is short): ");
+    expect_end(&s,
+               "17 workers have died, worker-3 as the last one (Killed, as the kernel does when "
+               "memory is short): ");
     assert_int_equal(s.n_workers, 1);
     be("", "fails");
     s.deaths = 0;

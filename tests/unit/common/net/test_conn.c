@@ -330,18 +330,12 @@ static void a_silent_one_is_given_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(bytes_arrive_and_are_counted),
-        TEST(another_key_than_the_pinned_one_is_refused),
-        TEST(a_full_queue_says_so_and_drains),
-        TEST(a_queue_of_eight_times_its_bound_is_cut),
-        TEST(what_is_left_unread_is_bounded),
-        TEST(finishing_sends_what_is_queued),
-        TEST(a_discarded_connection_calls_nobody),
-        TEST(nobody_listens),
-        TEST(what_is_no_tls_is_refused),
-        TEST(an_alert_is_told),
-        TEST(a_hang_up_in_the_handshake_is_told),
-        TEST(a_silent_one_is_given_up),
+        TEST(bytes_arrive_and_are_counted),        TEST(another_key_than_the_pinned_one_is_refused),
+        TEST(a_full_queue_says_so_and_drains),     TEST(a_queue_of_eight_times_its_bound_is_cut),
+        TEST(what_is_left_unread_is_bounded),      TEST(finishing_sends_what_is_queued),
+        TEST(a_discarded_connection_calls_nobody), TEST(nobody_listens),
+        TEST(what_is_no_tls_is_refused),           TEST(an_alert_is_told),
+        TEST(a_hang_up_in_the_handshake_is_told),  TEST(a_silent_one_is_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,8 @@ static void refuses_bad_headers(void **state)
     uint8_t huge[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     FAILS(st_parse(huge, 16, 16, "x", &st, err), "its header would have 18446744073709551615");
     FAILS(st_parse(huge, 4, 4, "x", &st, err), "only 4 bytes");
-    FAILS(st_parse("version https://git-lfs", 23, 130, "x", &st, err), "x is a placeholder of Git LFS");
+    FAILS(st_parse("version https://git-lfs", 23, 130, "x", &st, err),
+          "x is a placeholder of Git LFS");
     uint8_t cut[16] = {100};
     FAILS(st_parse(cut, 16, 16, "x", &st, err), "cut short");
     FAILS(st_parse(cut, 16, 200, "x", &st, err), "do not hold its header");

@@ -85,7 +85,8 @@ static void test_lost_blob(void **state)
     memcpy(id.sha256, lost.sha256, sizeof(id.sha256));
     OK(r->co->blobs->ops->remove(r->co->blobs, &id, err));
     assert_int_equal(capture_take(&o, 0, &c, &why), -ENOENT);
-    assert_non_null(strstr(why.msg, "in 8 tries: if rounds replace files faster than that, run it"));
+    assert_non_null(
+        strstr(why.msg, "in 8 tries: if rounds replace files faster than that, run it"));
     stop(r);
     execute(r, "UPDATE specs SET yaml='name: x' WHERE job=1");
     OK(capture_take(&o, 0, &c, err));
