@@ -558,8 +558,7 @@ int artifacts_router_files(const json_t *job, const char *dir, bool ema, struct 
         return rc;
     json_t *config = json_pack(
         "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:s,s:s,s:b,s:I}", "model_type", "DiT router",
-        "job", spec.name, "image_size",
-        channels ? (int)cli_int(input, "side", 0) : spec.data.image_size, "patch_size", r->patch,
+        "job", spec.name, "image_size", drawn_side(input, &spec), "patch_size", r->patch,
         "in_channels", channels ? channels : JOB_CHANNELS, "hidden_size", r->dim, "depth", r->depth,
         "num_heads", r->heads, "mlp_ratio", r->mlp_ratio, "num_classes",
         r->classes > 0 ? r->classes : spec.recipe.experts, "objective", ROUTER_OBJECTIVE,

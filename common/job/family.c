@@ -162,10 +162,21 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     return 0;
 }
 
+/* The side of the model's images in pixels. */
+static int side_of(const struct job_spec *s)
+{
+    return job_has_upscaler(s) ? s->upscaler.low_side : s->data.image_size;
+}
+
+static const char *side_key(const struct job_spec *s)
+{
+    return job_has_upscaler(s) ? "upscaler.low_side" : "data.image_size";
+}
+
 /* True if the patch divides the sides of all shapes. */
 static bool divides_all(const struct job_spec *s, int patch)
 {
-    bool all = s->data.image_size % patch == 0;
+    bool all = side_of(s) % patch == 0;
     for (size_t i = 0; i < s->data.buckets.n; i++) {
         const struct job_shape h = job_bucket(s, i);
         all = all && h.width % patch == 0 && h.height % patch == 0;
@@ -180,7 +191,7 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
     struct job_router *r = &s->router;
     int twice = 2 * m->patch;
     if (r->patch == 0)
-        r->patch = divides_all(s, twice) && s->data.image_size / twice >= 4 ? twice : m->patch;
+        r->patch = divides_all(s, twice) && side_of(s) / twice >= 4 ? twice : m->patch;
     if (r->depth == 0)
         r->depth = (m->depth + 1) / 2;
     if (r->heads == 0)
@@ -198,9 +209,9 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
                           "is %d, expected a multiple of 4 and of router.heads (%d)", r->dim,
                           r->heads);
     if (!job_has_latents(s) && !divides_all(s, r->patch))
-        return conf_error(doc, "router.patch", err,
-                          "is %d, which does not divide data.image_size (%d)%s", r->patch,
-                          s->data.image_size, s->data.buckets.n ? " and all of data.buckets" : "");
+        return conf_error(doc, "router.patch", err, "is %d, which does not divide %s (%d)%s",
+                          r->patch, side_key(s), side_of(s),
+                          s->data.buckets.n ? " and all of data.buckets" : "");
     double hidden = r->dim * r->mlp_ratio;
     if (hidden != floor(hidden))
         return conf_error(doc, "router.mlp_ratio", err,
@@ -282,12 +293,6 @@ static int check_buckets(const struct yaml_doc *doc, const struct job_spec *s, s
         }
     }
     return 0;
-}
-
-/* The side of the model's images in pixels. */
-static int side_of(const struct job_spec *s)
-{
-    return job_has_upscaler(s) ? s->upscaler.low_side : s->data.image_size;
 }
 
 static int patches(const struct job_spec *s)
@@ -392,8 +397,7 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
                           m->mlp_ratio, m->dim);
     if (!job_has_latents(s) && side_of(s) % m->patch)
         return conf_error(doc, "model.patch", err, "is %d, which does not divide %s (%d)", m->patch,
-                          job_has_upscaler(s) ? "upscaler.low_side" : "data.image_size",
-                          side_of(s));
+                          side_key(s), side_of(s));
     if (patches(s) > TOKENS_MAX)
         return conf_error(doc, "model.patch", err,
                           "is %d, which cuts %d x %d pixels into %d tokens, at most %d are "

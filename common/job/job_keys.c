@@ -525,7 +525,8 @@ const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, trainer, SECTION, .sub = trainer_keys,
          .doc = "The program that trains (model.type external)."),
     CONF(struct job_spec, router, SECTION, .sub = router_keys,
-         .doc = "The classifier that mixes experts (recipe ddm): a small DiT."),
+         .doc = "The classifier that mixes experts (recipe ddm): a small DiT. With an upscaler it "
+                "reads images of upscaler.low_side."),
     CONF(struct job_spec, train, SECTION, .sub = train_keys,
          .doc = "The inner steps inside a worker."),
     CONF(struct job_spec, recipe, SECTION, .sub = recipe_keys, .doc = "How the swarm is composed."),

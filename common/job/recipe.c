@@ -30,17 +30,17 @@ static void whole_network(struct composition_network *n, int depth, uint32_t mod
 
 /* With an upscaler each chain is a level: the parts before its first block and after its last
  * go with it, and so do the parts between the chains. */
-static void chains(struct composition_network *n, const struct job_spec *spec)
+static void chains(struct composition_network *n, const struct job_spec *spec, uint32_t modules)
 {
     if (!job_has_upscaler(spec)) {
-        whole_network(n, spec->model.depth, 1);
+        whole_network(n, spec->model.depth, modules);
         return;
     }
-    struct composition_level *base = add_level(n, 1);
+    struct composition_level *base = add_level(n, modules);
     for (int b = 0; b < spec->model.depth; b++)
         add_block(base, b);
     base->embedders = true;
-    struct composition_level *upscaler = add_level(n, 1);
+    struct composition_level *upscaler = add_level(n, modules);
     for (int b = spec->model.depth; b < job_blocks(spec); b++)
         add_block(upscaler, b);
     upscaler->head = true;
@@ -142,7 +142,7 @@ static int add_paths(struct composition *c, const struct job_spec *spec, uint64_
 static int compose_one(const struct job_spec *spec, struct composition *c, struct err *err)
 {
     static const uint32_t zeros[COMPOSITION_LEVELS_MAX];
-    chains(&c->networks[0], spec);
+    chains(&c->networks[0], spec, 1);
     cut_fragments(&c->networks[0], spec, c->fragments);
     int rc = add_modules(c, err);
     if (rc == 0)
@@ -193,7 +193,7 @@ static int compose_ddm(const struct job_spec *spec, struct composition *c, struc
     if (!mixes && !job_family(spec)->external)
         return err_set(err, -ERR_CONFIG,
                        "recipe.name is ddm, which needs model.type dit or external");
-    whole_network(&c->networks[0], spec->model.depth, k);
+    chains(&c->networks[0], spec, k);
     cut_fragments(&c->networks[0], spec, c->fragments);
     if (mixes) {
         whole_network(&c->networks[1], spec->router.depth, 1);
@@ -395,7 +395,7 @@ static const struct recipe {
     bool chains;                   /* it can train a model with an upscaler */
 } recipes[] = {
     {"diloco", compose_one, NULL, false, false, false, true},
-    {"ddm", compose_ddm, limit_ddm, true, false, false, false},
+    {"ddm", compose_ddm, limit_ddm, true, false, false, true},
     {"dipaco", compose_dipaco, limit_dipaco, false, true, false, true},
     {"distill", compose_distill, NULL, false, false, true, false},
 };
@@ -506,7 +506,7 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
     if (rc == 0 && job_has_upscaler(spec) && !find_recipe(spec->recipe.name)->chains)
         rc = err_set(err, -ERR_CONFIG,
                      "upscaler.low_side is given, but recipe.name is %s: a model with an upscaler "
-                     "is trained only by diloco and dipaco",
+                     "is trained only by diloco, ddm and dipaco",
                      spec->recipe.name);
     if (rc == 0 && spec->model.self_condition > 0 && (ret->mixture || ret->teacher_job))
         rc = err_set(err, -ERR_CONFIG,

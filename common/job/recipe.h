@@ -8,7 +8,8 @@
  *   ddm      Decentralized Diffusion Models (McAllister et al., 2025): K paths
  *            that share nothing, each with a partition of its own, and a router:
  *            one more path, of a second network, that learns from all of the data
- *            which partition a noised sample is from
+ *            which partition a noised sample is from; with an upscaler an expert has
+ *            both chains, a level each
  *   dipaco   DiPaCo (Douillard et al., 2024): L levels of K_l modules, a path for
  *            each combination, with a partition of its own; chosen blocks private; with an
  *            upscaler L/2 levels of each chain

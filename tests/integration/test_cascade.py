@@ -124,10 +124,35 @@ def test_paths_of_both_chains(place):
     assert by_path(warm)[0, CHAINS[1]] < 0.9 * before[0, CHAINS[1]]  # clusters are those of pixels
 
 
+def test_experts_of_both_chains(place):
+    """DDM: each expert has both chains and a cluster of its own; the router mixes the velocities of either chain."""
+    experts = (r"name: diloco, replicas: 2", "name: ddm, experts: 2"), (r"eval: \{", "partition: {dims: 8, fine: 16}\neval: {")
+    first, _ = run(place, "experts-first", rounds(1, 2), *experts, workers=2)
+    last, out = run(place, "experts", rounds(2, 15), *experts, workers=2)
+    job = last["job"]
+    modules = {(m["network"], m["level"], m["index"]): m for m in job["modules"]}
+    assert sorted(modules) == [("main", 0, 0), ("main", 0, 1), ("main", 1, 0), ("main", 1, 1), ("router", 0, 0)]
+    assert all(m["version"] == 2 and m["bytes_from_others"] == 0 for m in modules.values())
+
+    def of_mixture(report):
+        return {f["name"]: f["value"] for f in report["job"]["figures"] if f.get("path") is None}
+    before, after = of_mixture(first), of_mixture(last)
+    for chain in CHAINS:
+        assert after[chain] < 0.9 * before[chain], (before, after)
+    assert sum(after[c] for c in CHAINS) == pytest.approx(after["loss top1"], rel=1e-5)
+    assert 0 <= after["router accuracy"] <= 1
+    models = [read_safetensors(os.path.join(out, f"model-{p}", "model.safetensors")) for p in range(2)]
+    for name in ("x_embedder.proj.weight", "upscaler.x_embedder.proj.weight"):
+        assert not (models[0][name] == models[1][name]).all(), name
+    with open(os.path.join(out, "model-router", "config.json"), encoding="utf-8") as f:
+        assert json.load(f)["image_size"] == 8
+    assert os.path.getsize(os.path.join(out, "samples.png")) > 0
+
+
 @pytest.mark.parametrize("change, words", [
     ((r"low_side: 8", "low_side: 6"), "upscaler.low_side is 6, which does not divide data.image_size (16)"),
     ((r"low_side: 8, ", ""), "upscaler.low_side is missing"),
-    ((r"name: diloco,", "name: ddm, experts: 2,"), "upscaler.low_side is given, but recipe.name is ddm"),
+    ((r"name: diloco, replicas: 2", "name: distill, teacher: 1"), "upscaler.low_side is given, but recipe.name is distill"),
     ((r"batch: 32,", "batch: 32, pipeline: divided, stages: 9,"), "train.stages is 9, but the model and the upscaler have 6 blocks"),
     ((r"patch: 1, dim: 96, depth: 3, heads: 4\}", "type: llama, dim: 96, depth: 3, heads: 4}"), "upscaler"),
 ])

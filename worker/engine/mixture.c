@@ -9,9 +9,12 @@
 #include "worker/engine/task_files.h"
 #include "worker/link/uplink.h"
 #include "worker/net/arena.h"
+#include "worker/net/cascade.h"
 #include "worker/net/dit_rows.h"
 #include "worker/net/flow_matching.h"
 #include "worker/net/image_net.h"
+#include "worker/net/resize.h"
+#include "worker/net/told.h"
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"
 
@@ -27,7 +30,7 @@ struct mixture {
     struct work *w;
     struct device *dev;
     struct mix_rule rule;
-    struct task_experts experts;   /* remote: only their order */
+    struct task_experts experts;   /* remote: only their order and model */
     struct forward forward;        /* the router */
     struct dit *router;            /* its network, */
     struct dit_rows rows;          /* rows for it, */
@@ -35,6 +38,8 @@ struct mixture {
     int classes;                   /* and its classes, at least as many as experts */
     int labels;                    /* the experts' labels besides the null label */
     struct mix *mix;
+    struct told routed; /* small images for the router; with an upscaler */
+    const uint8_t *low; /* those of the samples that are drawn */
 
     struct arena arena;
     float *d_logits; /* (rows,classes) */
@@ -43,8 +48,19 @@ struct mixture {
     float *logits;   /* (rows,classes) */
     float *weights;  /* (rows,K) */
     float *selected; /* (rows,K) */
-    int32_t *truth;  /* (rows) the oracle's partitions */
+    float *times;    /* (rows) */
+    int32_t *truth;  /* (samples that are drawn) the oracle's partitions */
 };
+
+static const struct model_spec *chain_spec(const struct mixture *m, int chain)
+{
+    return &model_chain(m->experts.model, chain)->spec;
+}
+
+static bool upscales(const struct mixture *m)
+{
+    return model_has_upscaler(&m->experts.model->spec);
+}
 
 /* ---- remote experts: points are sent as blobs, velocities come back ---- */
 
@@ -59,11 +75,15 @@ struct trip {
     struct uplink_job *job;
 };
 
-static int copy_points(struct mixture *m, const struct mix_call *c, float *x, struct err *err)
+/* Points, and behind them what is beside them. */
+static int copy_points(struct mixture *m, const struct mix_call *c, float *x, size_t n,
+                       struct err *err)
 {
-    const size_t bytes = (size_t)c->rows * (size_t)model_image_values(m->spec) * sizeof *x;
+    const size_t bytes = n * sizeof *x;
     struct stream *s = dit_weights(m->router)->stream;
     int rc = m->dev->ops->copy(m->dev, x, c->x, bytes, COPY_FROM_DEVICE, s);
+    if (rc == 0 && c->beside)
+        rc = m->dev->ops->copy(m->dev, x + n, c->beside, bytes, COPY_FROM_DEVICE, s);
     if (rc < 0)
         return err_set(err, rc, "reading points from %s failed: %s", m->dev->name, err_text(rc));
     return weights_sync(dit_weights(m->router), err);
@@ -73,18 +93,20 @@ static int copy_points(struct mixture *m, const struct mix_call *c, float *x, st
 static int send(struct mixture *m, struct trip *t, struct err *err)
 {
     const struct mix_call *c = t->call;
-    const uint64_t n = model_image_values(m->spec);
+    const struct model_spec *spec = chain_spec(m, c->chain);
+    const size_t n = (size_t)c->rows * (size_t)model_image_values(spec);
     char name[64];
-    float *x = mem_try_array((size_t)c->rows * n, sizeof *x);
+    float *x = mem_try_array((c->beside ? 2 : 1) * n, sizeof *x);
     if (!x)
         return err_set(err, -ENOMEM, "out of memory for %d points", c->rows);
     snprintf(name, sizeof name, "points-%d", c->expert);
     work_temp_path(m->w, name, t->path);
     struct velocity_points p = {
-        .rows = c->rows, .channels = m->spec->channels, .image = m->spec->image, .x = x};
+        .rows = c->rows, .channels = spec->channels, .image = spec->image, .x = x};
+    p.beside = c->beside ? x + n : NULL;
     p.t = (float *)(uintptr_t)c->t; /* only read */
     p.labels = (int32_t *)(uintptr_t)c->labels;
-    int rc = copy_points(m, c, x, err);
+    int rc = copy_points(m, c, x, n, err);
     if (rc == 0)
         rc = velocity_write(t->path, &p, t->sha256, &t->size, err);
     mem_free(x);
@@ -140,7 +162,8 @@ static int await_result(struct mixture *m, struct trip *t, struct err *err)
 static int take_result(struct mixture *m, struct trip *t, struct err *err)
 {
     const struct mix_call *c = t->call;
-    const size_t n = (size_t)model_image_values(m->spec);
+    const struct model_spec *spec = chain_spec(m, c->chain);
+    const size_t n = (size_t)model_image_values(spec);
     char path[CACHE_PATH_MAX];
     int rc = uplink_wait(t->job, err);
     float *v = rc == 0 ? mem_try_array((size_t)c->rows * n, sizeof *v) : NULL;
@@ -148,7 +171,7 @@ static int take_result(struct mixture *m, struct trip *t, struct err *err)
         rc = err_set(err, -ENOMEM, "out of memory for %d velocities", c->rows);
     if (rc == 0) {
         work_blob_path(m->w, t->result, path);
-        rc = velocity_read_result(path, v, c->rows, m->spec->channels, m->spec->image, err);
+        rc = velocity_read_result(path, v, c->rows, spec->channels, spec->image, err);
     }
     if (rc == 0) {
         rc = m->dev->ops->copy(m->dev, c->v, v, (size_t)c->rows * n * sizeof *v, COPY_TO_DEVICE,
@@ -210,7 +233,8 @@ int mixture_rows(const struct work *w, int want)
     const bool latents = in && in->channels > 0;
     const uint64_t side = latents ? in->side : (uint64_t)w->spec.data.image_size;
     const uint64_t channels = latents ? in->channels : MODEL_PIXEL_CHANNELS;
-    const uint64_t row = 2 * sizeof(float) * channels * side * side; /* x and v */
+    const uint64_t arrays = job_has_upscaler(&w->spec) ? 3 : 2; /* x and v, and beside */
+    const uint64_t row = arrays * sizeof(float) * channels * side * side;
     const uint64_t fit = GROUPS_BYTES / (row * w->task->mixture->experts->n_expert);
     if (fit >= (uint64_t)want)
         return want;
@@ -252,10 +276,20 @@ static int make_buffers(struct mixture *m, struct err *err)
     m->logits = mem_try_array(rows * (size_t)m->classes, sizeof *m->logits);
     m->weights = mem_try_array(rows * K, sizeof *m->weights);
     m->selected = mem_try_array(rows * K, sizeof *m->selected);
-    m->truth = mem_try_array(rows, sizeof *m->truth);
-    if (!m->logits || !m->weights || !m->selected || !m->truth)
+    const struct told_options routed = {.dev = m->dev,
+                                        .stream = dit_weights(m->router)->stream,
+                                        .side = m->spec->image,
+                                        .factor = 1,
+                                        .rows = m->opt.rows,
+                                        .noise = m->experts.model->spec.upscaler.noise};
+    m->truth =
+        mem_try_array(m->w->task->sample ? m->w->task->sample->n_labels + 1 : 1, sizeof *m->truth);
+    m->times = mem_try_array(rows, sizeof *m->times);
+    if (!m->logits || !m->weights || !m->selected || !m->truth || !m->times)
         return err_set(err, -ENOMEM, "no memory to route %d samples", m->opt.rows);
     int rc = arena_alloc(&m->arena, m->dev, err);
+    if (rc == 0 && upscales(m))
+        rc = told_open(&m->routed, &routed, err);
     return rc < 0 ? rc : dit_rows_open(&m->rows, m->router, err);
 }
 
@@ -265,7 +299,8 @@ static int open_mix(struct mixture *m, struct err *err)
     const struct mix_options opt = {
         .dev = m->dev,
         .stream = dit_weights(m->router)->stream,
-        .values = (int64_t)model_image_values(m->spec),
+        .values = (int64_t)model_image_values(chain_spec(m, upscales(m))),
+        .upscales = upscales(m),
         .rows = m->opt.rows,
         .most = m->opt.most == 0                 ? own
                 : m->opt.most < m->experts.count ? m->opt.most
@@ -277,18 +312,14 @@ static int open_mix(struct mixture *m, struct err *err)
 }
 
 /* Makes room for an expert, and for the decoder of what they draw, which comes last. */
-static void make_room(struct engine *e, const struct work *w, int batch)
+static void make_room(struct engine *e, const struct work *w, const struct model *model, int batch)
 {
     struct train_options train;
-    struct model *model = NULL;
     train_options_from_job(&w->spec, false, 0, 0, &train);
-    if (task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &model, NULL) < 0)
-        return; /* which is told when they are opened */
     engine_room(e, experts_bytes(model, batch, net_dtype(e->dev, train.precision)) +
                        (w->task->sample && w->task->n_encoders > 0
                             ? encoders_missing(e->encoders[0], FROZEN_DECODE)
                             : 0));
-    model_free(model);
 }
 
 int mixture_open(struct engine *e, struct work *w, const struct mixture_options *opt,
@@ -307,7 +338,7 @@ int mixture_open(struct engine *e, struct work *w, const struct mixture_options 
     if (rc == 0)
         rc = open_router(m, e, err);
     if (rc == 0 && !t->remote)
-        make_room(e, w, batch);
+        make_room(e, w, m->experts.model, batch);
     if (rc == 0 && !t->remote)
         rc = task_experts_open(&m->experts, e, e->dev, batch, t->memory_bytes, err);
     if (rc == 0)
@@ -328,12 +359,14 @@ void mixture_close(struct mixture *m)
         return;
     mix_free(m->mix);
     arena_free(&m->arena, m->dev);
+    told_close(&m->routed);
     dit_rows_close(&m->rows);
     forward_close(&m->forward);
     task_experts_close(&m->experts);
     mem_free(m->logits);
     mem_free(m->weights);
     mem_free(m->selected);
+    mem_free(m->times);
     mem_free(m->truth);
     mem_free(m);
 }
@@ -365,6 +398,16 @@ static int weigh(struct mixture *m, float *weights, const float *x, const float 
     return rc;
 }
 
+/* The weights (B,K) of upscalers, in m->weights: those of the router at B small images with random
+ * streams m->routed.streams, made as noisy as the upscaler is told them. */
+static int weigh_small(struct mixture *m, const uint8_t *low, uint64_t seed, int B, struct err *err)
+{
+    int rc = told_run(&m->routed, low, seed, B, err);
+    for (int i = 0; i < B; i++)
+        m->times[i] = m->routed.opt.noise;
+    return rc < 0 ? rc : weigh(m, m->weights, m->routed.d_x, m->times, B, err);
+}
+
 /* Draws one expert for each sample of the run, from its weights. */
 static void draw_partitions(struct mixture *m, const struct sample_call *c)
 {
@@ -379,24 +422,43 @@ static void draw_partitions(struct mixture *m, const struct sample_call *c)
             if ((double)u < sum)
                 break;
         }
-        m->truth[i] = k;
+        m->truth[c->first + i] = k;
     }
+}
+
+/* The experts' velocities, mixed by m->weights. */
+static int blend(struct mixture *m, const struct sample_call *c, int chain, struct err *err)
+{
+    const int64_t share = (int64_t)c->B * m->experts.count;
+    mix_chain(m->mix, chain, chain ? c->estimate : NULL);
+    mix_shape(m->mix, 0, (int64_t)model_image_values(chain_spec(m, chain)));
+    mix_select(&m->rule, m->selected, m->weights, m->truth + c->first, c->B, m->experts.count);
+    for (int64_t i = share; i < c->copies * share; i++)
+        m->selected[i] = m->selected[i - share];
+    int rc = mix_run(m->mix, c->x, c->t, c->labels, m->selected, c->copies * c->B, err);
+    return rc < 0 ? rc : mix_combine(m->mix, c->v, m->selected, c->copies * c->B, err);
 }
 
 static int velocity(void *arg, const struct sample_call *c, struct err *err)
 {
     struct mixture *m = arg;
-    const int64_t share = (int64_t)c->B * m->experts.count;
     int rc = weigh(m, m->weights, c->x, c->t, c->B, err);
-    if (rc < 0)
-        return rc;
-    if (m->rule.strategy == JOB_STRATEGY_ORACLE && c->begin)
+    if (rc == 0 && m->rule.strategy == JOB_STRATEGY_ORACLE && c->begin)
         draw_partitions(m, c);
-    mix_select(&m->rule, m->selected, m->weights, m->truth, c->B, m->experts.count);
-    for (int64_t i = share; i < c->copies * share; i++)
-        m->selected[i] = m->selected[i - share];
-    rc = mix_run(m->mix, c->x, c->t, c->labels, m->selected, c->copies * c->B, err);
-    return rc < 0 ? rc : mix_combine(m->mix, c->v, m->selected, c->copies * c->B, err);
+    return rc < 0 ? rc : blend(m, c, 0, err);
+}
+
+/* Of the upscalers: the weights of a sample stay as they are, and so does the oracle's choice. */
+static int upscaler_velocity(void *arg, const struct sample_call *c, struct err *err)
+{
+    struct mixture *m = arg;
+    int rc = 0;
+    for (int i = 0; i < c->B && c->begin; i++)
+        m->routed.streams[i] = rng_mix(CASCADE_STREAM_ROUTED, (uint64_t)(c->first + i));
+    if (c->begin)
+        rc = weigh_small(m, m->low + (size_t)c->first * mixture_low_bytes(m),
+                         m->w->task->sample->seed, c->B, err);
+    return rc < 0 ? rc : blend(m, c, 1, err);
 }
 
 void mixture_captions(struct mixture *m, const struct net_captions *captions)
@@ -419,17 +481,35 @@ struct sample_source mixture_source(struct mixture *m)
     };
 }
 
+size_t mixture_low_bytes(const struct mixture *m)
+{
+    return upscales(m) ? (size_t)model_image_values(chain_spec(m, 0)) : 0;
+}
+
+struct cascade_source mixture_cascade(struct mixture *m, const uint8_t *low)
+{
+    const struct sample_source base = mixture_source(m);
+    struct cascade_source src = {{base, base}, m->experts.model->spec.upscaler.noise};
+    m->low = low;
+    src.chains[1].image = chain_spec(m, 1)->image;
+    src.chains[1].velocity = upscaler_velocity;
+    return src;
+}
+
 /* ---- EVAL ---- */
 
 struct strategy {
     const char *name;
     struct mix_rule rule;
-    double sum;
+    double sums[MODEL_CHAINS]; /* the losses of each chain */
 };
 
 struct mixture_eval {
     struct mixture *m;
-    struct flow_matching flow;
+    int n_chains;
+    struct flow_matching flow[MODEL_CHAINS];
+    struct told told;             /* with an upscaler */
+    uint8_t *low;                 /* the same: (B,s,s,3) host */
     struct net_captions captions; /* of a batch */
     struct strategy strategies[STRATEGIES];
     int n_strategies, own; /* own: index of the mixture's strategy */
@@ -467,6 +547,20 @@ static void choose_strategies(struct mixture_eval *v)
     }
 }
 
+/* For what the upscalers are told. */
+static int open_told(struct mixture_eval *v, int batch, struct err *err)
+{
+    const struct told_options opt = {.dev = v->flow[1].dev,
+                                     .stream = v->flow[1].stream,
+                                     .side = v->flow[0].spec->image,
+                                     .factor = v->flow[1].spec->image / v->flow[0].spec->image,
+                                     .rows = batch,
+                                     .noise = v->m->experts.model->spec.upscaler.noise};
+    v->low = mem_try_array((size_t)batch, (size_t)v->flow[0].most);
+    return v->low ? told_open(&v->told, &opt, err)
+                  : err_set(err, -ENOMEM, "no memory for %d small images", batch);
+}
+
 static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct err *err)
 {
     struct mixture *m = v->m;
@@ -481,13 +575,18 @@ static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct
                                     .shift = (float)w->spec.train.shift,
                                     .encoders = enc ? &enc->tables[0] : NULL};
     struct weights like_experts = *dit_weights(m->router); /* their input, on the same stream */
-    like_experts.m = m->experts.model;
     const size_t B = (size_t)batch, K = (size_t)m->experts.count;
     choose_strategies(v);
-    rc = flow_matching_init(&v->flow, &like_experts, &opt, err);
+    v->n_chains = model_n_chains(&m->experts.model->spec);
+    for (int i = 0; i < v->n_chains && rc == 0; i++) {
+        like_experts.m = model_chain(m->experts.model, i);
+        rc = flow_matching_init(&v->flow[i], &like_experts, &opt, err);
+    }
+    if (rc == 0 && upscales(m))
+        rc = open_told(v, batch, err);
     if (rc < 0)
         return rc;
-    arena_add(&v->arena, &v->d_v, B * (size_t)v->flow.most * sizeof *v->d_v);
+    arena_add(&v->arena, &v->d_v, B * (size_t)v->flow[v->n_chains - 1].most * sizeof *v->d_v);
     arena_add(&v->arena, &v->d_loss, B * sizeof *v->d_loss);
     v->all = mem_try_array(B * K, sizeof *v->all);
     v->loss = mem_try_array(B, sizeof *v->loss);
@@ -501,7 +600,10 @@ static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct
 static void close_eval(struct mixture_eval *v)
 {
     arena_free(&v->arena, v->m->dev);
-    flow_matching_release(&v->flow);
+    for (int i = 0; i < v->n_chains; i++)
+        flow_matching_release(&v->flow[i]);
+    told_close(&v->told);
+    mem_free(v->low);
     mem_free(v->all);
     mem_free(v->loss);
 }
@@ -521,11 +623,11 @@ static int note_routing(struct mixture_eval *v, const struct batch *b, struct er
 }
 
 /* Adds the losses of one strategy for combining the experts' velocities. */
-static int add_losses(struct mixture_eval *v, struct strategy *s, const struct batch *b,
+static int add_losses(struct mixture_eval *v, struct strategy *s, const struct batch *b, int chain,
                       struct err *err)
 {
     struct mixture *m = v->m;
-    const struct flow_matching *f = &v->flow;
+    const struct flow_matching *f = &v->flow[chain];
     const int B = (int)b->count;
     mix_select(&s->rule, m->selected, m->weights, b->partitions, B, m->experts.count);
     int rc = mix_combine(m->mix, v->d_v, m->selected, B, err);
@@ -540,42 +642,86 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct b
         return err_set(err, rc, "the loss failed on %s: %s", m->dev->name, err_text(rc));
     rc = m->dev->ops->sync(m->dev, f->stream, err);
     for (int i = 0; i < B && rc == 0; i++)
-        s->sum += (double)v->loss[i];
+        s->sums[chain] += (double)v->loss[i];
     return rc;
+}
+
+/* Noises a chain's samples. */
+static int noise(struct flow_matching *f, const struct batch *b, struct err *err)
+{
+    int rc = flow_matching_load(f, b, err);
+    if (rc == 0)
+        rc = flow_matching_mix(f, 0, b->count, err);
+    return rc < 0 ? rc : f->dev->ops->sync(f->dev, f->stream, err);
+}
+
+/* Runs the experts on a chain's noised samples, whose weights are known. */
+static int add_chain(struct mixture_eval *v, const struct batch *b, int chain, struct err *err)
+{
+    struct mixture *m = v->m;
+    const struct flow_matching *f = &v->flow[chain];
+    mix_chain(m->mix, chain, chain ? v->told.d_x : NULL);
+    mix_shape(m->mix, batch_shape(b, 0), f->n);
+    if (f->d_states) {
+        v->captions = (struct net_captions){f->loaded, f->d_states, f->lengths};
+        mix_captions(m->mix, &v->captions);
+    }
+    int rc = mix_run(m->mix, f->d_xt, f->t, f->labels, v->all, (int)b->count, err);
+    for (int i = 0; i < v->n_strategies && rc == 0; i++)
+        rc = add_losses(v, &v->strategies[i], b, chain, err);
+    return rc;
+}
+
+/* The base of two chains, or the only one. */
+static int add_base(struct mixture_eval *v, const struct batch *b, struct err *err)
+{
+    struct mixture *m = v->m;
+    const struct flow_matching *f = &v->flow[0];
+    int rc = noise(&v->flow[0], b, err);
+    dit_rows_shape(&m->rows, batch_shape(b, 0));
+    if (rc == 0)
+        rc = weigh(m, m->weights, f->d_xt, f->t, (int)b->count, err);
+    if (rc == 0)
+        rc = note_routing(v, b, err);
+    return rc < 0 ? rc : add_chain(v, b, 0, err);
+}
+
+/* The draws are those of a network of two chains (worker/net/cascade.c). */
+static int add_upscaler(struct mixture_eval *v, const struct batch *b, struct err *err)
+{
+    struct mixture *m = v->m;
+    struct batch own = *b;
+    own.seed = rng_mix(b->seed, CASCADE_STREAM_UPSCALER);
+    for (unsigned i = 0; i < b->count; i++) {
+        m->routed.streams[i] = rng_mix(b->keys[i], CASCADE_STREAM_ROUTED);
+        v->told.streams[i] = rng_mix(b->keys[i], CASCADE_STREAM_TOLD);
+    }
+    int rc = weigh_small(m, v->low, own.seed, (int)b->count, err);
+    if (rc == 0)
+        rc = told_run(&v->told, v->low, own.seed, (int)b->count, err);
+    if (rc == 0)
+        rc = noise(&v->flow[1], &own, err);
+    return rc < 0 ? rc : add_chain(v, &own, 1, err);
 }
 
 /* Adds a batch of one shape. */
 static int add_run(struct mixture_eval *v, const struct batch *b, struct err *err)
 {
-    struct mixture *m = v->m;
-    struct flow_matching *f = &v->flow;
-    int rc = flow_matching_load(f, b, err);
-    if (rc == 0)
-        rc = flow_matching_mix(f, 0, b->count, err);
-    if (rc == 0)
-        rc = m->dev->ops->sync(m->dev, f->stream, err);
-    if (rc == 0) {
-        dit_rows_shape(&m->rows, batch_shape(b, 0));
-        mix_shape(m->mix, batch_shape(b, 0), f->n);
-        rc = weigh(m, m->weights, f->d_xt, f->t, (int)b->count, err);
-    }
-    if (rc == 0)
-        rc = note_routing(v, b, err);
-    if (rc == 0 && f->d_states) {
-        v->captions = (struct net_captions){f->loaded, f->d_states, f->lengths};
-        mix_captions(m->mix, &v->captions);
-    }
-    if (rc == 0)
-        rc = mix_run(m->mix, f->d_xt, f->t, f->labels, v->all, (int)b->count, err);
-    for (int i = 0; i < v->n_strategies && rc == 0; i++)
-        rc = add_losses(v, &v->strategies[i], b, err);
-    return rc;
+    struct batch small = *b;
+    if (v->n_chains == 1 || !b->images)
+        return add_base(v, b, err);
+    for (unsigned i = 0; i < b->count; i++)
+        resize_down(b->images + i * (size_t)v->flow[1].most, v->flow[1].spec->image,
+                    v->told.opt.factor, v->low + i * (size_t)v->flow[0].most);
+    small.images = v->low;
+    int rc = add_base(v, &small, err);
+    return rc < 0 ? rc : add_upscaler(v, b, err);
 }
 
 static int add_batch(void *arg, struct batch *b, struct err *err)
 {
     struct mixture_eval *v = arg;
-    const struct batch_sizes sizes = net_batch_sizes(v->m->experts.model, &v->flow.opt);
+    const struct batch_sizes sizes = net_batch_sizes(v->m->experts.model, &v->flow[0].opt);
     int rc = 0;
     for (unsigned i = 0, n; i < b->count && rc == 0; i += n) {
         struct batch part;
@@ -590,14 +736,18 @@ static void tell(const struct mixture_eval *v)
 {
     struct work *w = v->m->w;
     const double n = (double)v->samples;
+    const double *own = v->strategies[v->own].sums;
     for (int i = 0; i < v->n_strategies; i++)
-        work_row(w, v->strategies[i].sum / n, "", "loss %s", v->strategies[i].name);
+        work_row(w, (v->strategies[i].sums[0] + v->strategies[i].sums[1]) / n, "", "loss %s",
+                 v->strategies[i].name);
+    for (int i = 0; i < v->n_chains && v->n_chains > 1; i++)
+        work_row(w, own[i] / n, "", i == 0 ? "base's loss" : "upscaler's loss");
     work_row(w, (double)v->hits / n, "", "router accuracy");
     for (int k = 0; k < v->m->experts.count; k++)
         work_row(w, (double)v->routed[k] / n, "", "routed %d", k);
     w->result.samples = w->result.units = v->samples;
-    w->result.loss_sum = v->strategies[v->own].sum;
-    w->result.loss_mean = (float)(v->strategies[v->own].sum / n);
+    w->result.loss_sum = own[0] + own[1];
+    w->result.loss_mean = (float)((own[0] + own[1]) / n);
 }
 
 int mixture_eval(struct engine *e, struct work *w, struct err *err)

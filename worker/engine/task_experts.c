@@ -37,7 +37,7 @@ int task_experts_order(struct task_experts *t, struct work *w, Skerry__V1__Exper
                            i, p, n);
         t->by_partition[p] = list[i];
     }
-    return 0;
+    return task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &t->model, err);
 }
 
 int task_experts_open(struct task_experts *t, struct engine *e, struct device *dev, int batch,
@@ -54,8 +54,7 @@ int task_experts_open(struct task_experts *t, struct engine *e, struct device *d
         .load = load_files,
         .begin = t->silent ? NULL : tell,
     };
-    int rc = task_model(t->w, SKERRY__V1__NETWORK__NETWORK_MAIN, &t->model, err);
-    return rc < 0 ? rc : experts_new(dev, t->model, &opt, &t->experts, err);
+    return experts_new(dev, t->model, &opt, &t->experts, err);
 }
 
 void task_experts_close(struct task_experts *t)

@@ -21,9 +21,10 @@ struct task_experts {
     bool silent;       /* neither tells people nor stops with the task: a rank but the first */
     const char *doing; /* "drawing": what people are told, with the expert; NULL: nothing */
 };
-/* *t must stay where it is.  memory_bytes 0: half of what the engine may keep. */
+/* Finds the experts' order and makes their model.  *t must stay where it is. */
 int task_experts_order(struct task_experts *t, struct work *w, Skerry__V1__Expert *const *list,
                        size_t n, struct err *err);
+/* memory_bytes 0: half of what the engine may keep. */
 int task_experts_open(struct task_experts *t, struct engine *e, struct device *dev, int batch,
                       uint64_t memory_bytes, struct err *err);
 void task_experts_close(struct task_experts *t); /* { 0 } is fine */

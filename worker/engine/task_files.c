@@ -86,8 +86,9 @@ int velocity_write(const char *path, const struct velocity_points *p, uint8_t sh
         images_part("x", rows, p->channels, p->image, p->x),
         {"t", ST_F32, 1, {rows}, p->t},
         {"labels", ST_I32, 1, {rows}, p->labels},
+        images_part("beside", rows, p->channels, p->image, p->beside),
     };
-    return write_parts(path, parts, 3, sha256, ret_bytes, err);
+    return write_parts(path, parts, 4, sha256, ret_bytes, err);
 }
 
 int velocity_write_result(const char *path, const float *v, int rows, int channels, int image,
@@ -355,7 +356,10 @@ static int check_finite(const float *v, uint64_t n, const char *what, struct err
 static int check_points(const struct velocity_points *p, int classes, struct err *err)
 {
     const uint64_t side = (uint64_t)p->image;
-    int rc = check_finite(p->x, (uint64_t)p->rows * (uint64_t)p->channels * side * side, "x", err);
+    const uint64_t n = (uint64_t)p->rows * (uint64_t)p->channels * side * side;
+    int rc = check_finite(p->x, n, "x", err);
+    if (rc == 0 && p->beside)
+        rc = check_finite(p->beside, n, "beside", err);
     for (int i = 0; i < p->rows && rc == 0; i++) {
         if (!(p->t[i] >= 0 && p->t[i] <= 1))
             rc = err_set(err, -ERR_FORMAT, "t of point %d is %g, expected 0 to 1", i,
@@ -367,10 +371,10 @@ static int check_points(const struct velocity_points *p, int classes, struct err
     return rc;
 }
 
-int velocity_read(const char *path, int channels, int image, int classes,
-                  struct velocity_points *ret, struct err *err)
+int velocity_read(const char *path, const struct velocity_sizes *sizes, struct velocity_points *ret,
+                  struct err *err)
 {
-    struct velocity_points p = {.channels = channels, .image = image};
+    struct velocity_points p = {.channels = sizes->channels, .image = sizes->image};
     struct file_map map = {0};
     struct st st = {0};
     int rc = open_map(path, &map, &st, err);
@@ -379,19 +383,23 @@ int velocity_read(const char *path, int channels, int image, int classes,
     if (rc == 0 && (rows < 1 || rows > VELOCITY_ROWS_MAX))
         rc = err_set(err, -ERR_FORMAT, "%s: expected a tensor t of 1 to %d values", path,
                      VELOCITY_ROWS_MAX);
+    const bool upscaler = rc == 0 && sizes->upscaled > 0 && st_find(&st, "beside");
     p.rows = (int)rows;
+    p.image = upscaler ? sizes->upscaled : sizes->image;
     const struct part parts[] = {
-        images_part("x", rows, channels, image, NULL),
+        images_part("x", rows, p.channels, p.image, NULL),
         {"t", ST_F32, 1, {rows}, NULL},
         {"labels", ST_I32, 1, {rows}, NULL},
+        images_part("beside", rows, p.channels, p.image, NULL),
     };
-    void *to[3] = {NULL, NULL, NULL};
+    void *to[4] = {NULL, NULL, NULL, NULL};
     if (rc == 0)
-        rc = copy_parts(&map, &st, parts, 3, to, err);
+        rc = copy_parts(&map, &st, parts, upscaler ? 4 : 3, to, err);
     p.x = to[0];
     p.t = to[1];
     p.labels = to[2];
-    if (rc == 0 && (rc = check_points(&p, classes, err)) < 0)
+    p.beside = to[3];
+    if (rc == 0 && (rc = check_points(&p, sizes->classes, err)) < 0)
         (void)err_wrap(err, "%s", path);
     st_release(&st);
     file_map_close(&map);
@@ -408,6 +416,7 @@ void velocity_points_release(struct velocity_points *p)
     mem_free(p->x);
     mem_free(p->t);
     mem_free(p->labels);
+    mem_free(p->beside);
     *p = (struct velocity_points){0};
 }
 

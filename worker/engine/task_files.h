@@ -11,6 +11,7 @@
  * One row for each sample of the ranges, in their order; a sample that cannot be read has zeros.
  *
  *   points      "x" F32 (B,3,S,S)  to a VELOCITY task, from a sampler on another machine
+ *               "beside" F32 (B,3,S,S)  optional: what an upscaler is told, whose points they are
  *               "t" F32 (B)
  *               "labels" I32 (B)
  *   velocities  "v" F32 (B,3,S,S)  and back
@@ -99,6 +100,7 @@ int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t p
 struct velocity_points {
     int rows, channels, image; /* Ch, S */
     float *x;                  /* (rows,Ch,S,S) */
+    float *beside;             /* the same, if they are an upscaler's; else NULL */
     float *t;                  /* (rows) in [0,1] */
     int32_t *labels;           /* (rows) */
 };
@@ -108,10 +110,16 @@ int velocity_write(const char *path, const struct velocity_points *p, uint8_t sh
                    uint64_t *ret_bytes, struct err *err);
 int velocity_write_result(const char *path, const float *v, int rows, int channels, int image,
                           uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
-/* Allocates; velocity_points_release.  -ERR_FORMAT when the file is not such a blob, its
- * images have other channels or sides, values are not finite or labels not in [0, classes]. */
-int velocity_read(const char *path, int channels, int image, int classes,
-                  struct velocity_points *ret, struct err *err);
+/* What the points of a model may be: of images with Ch channels and side S and, for a model of two
+ * chains, of the upscaler's with another side; labels are in [0, classes]. */
+struct velocity_sizes {
+    int channels, image, upscaled; /* upscaled 0: one chain */
+    int classes;
+};
+/* Allocates; velocity_points_release.  -ERR_FORMAT when the file is not such a blob, its images
+ * have other channels or sides, values are not finite or labels out of range. */
+int velocity_read(const char *path, const struct velocity_sizes *sizes, struct velocity_points *ret,
+                  struct err *err);
 void velocity_points_release(struct velocity_points *p); /* { 0 } is fine */
 /* v (rows,Ch,S,S) = the values, all finite. */
 int velocity_read_result(const char *path, float *v, int rows, int channels, int image,

@@ -71,9 +71,28 @@ static void say_drawing(struct work *w, struct drawing *d, size_t n)
     progress_activity(&w->progress, "%s", d->doing);
 }
 
-/* Draws from a source, or from a network of two chains. */
-static int draw(struct work *w, const struct drawing *d, const struct sample_source *src,
-                struct net *cascade, struct err *err)
+/* Where the velocities come from: one of these. */
+struct drawn_from {
+    const struct sample_source *one;
+    struct net *cascade;
+    struct mixture *cascades; /* experts of two chains */
+};
+
+/* Draws from experts of two chains. */
+static int draw_cascades(struct work *w, struct mixture *m, const struct sample_options *opt,
+                         const int32_t *labels, uint8_t *images, struct err *err)
+{
+    const size_t n = w->task->sample->n_labels;
+    uint8_t *low = mem_try_array(n, mixture_low_bytes(m));
+    const struct cascade_source src = mixture_cascade(m, low);
+    int rc = low ? cascade_sample_from(&src, opt, labels, (int)n, images, low, err)
+                 : err_set(err, -ENOMEM, "no memory for %zu small images", n);
+    mem_free(low);
+    return rc;
+}
+
+static int draw(struct work *w, const struct drawing *d, const struct drawn_from *from,
+                struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
     const struct sample_options opt = {.steps = (int)t->steps,
@@ -90,9 +109,11 @@ static int draw(struct work *w, const struct drawing *d, const struct sample_sou
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
     const struct net_captions *captions = d->prompts.states ? &d->prompts.captions : NULL;
-    return cascade ? cascade_sample(cascade, &opt, captions, labels, (int)t->n_labels, d->images,
-                                    NULL, err)
-                   : sample_run(src, &opt, labels, (int)t->n_labels, d->images, err);
+    if (from->cascades)
+        return draw_cascades(w, from->cascades, &opt, labels, d->images, err);
+    return from->cascade ? cascade_sample(from->cascade, &opt, captions, labels, (int)t->n_labels,
+                                          d->images, NULL, err)
+                         : sample_run(from->one, &opt, labels, (int)t->n_labels, d->images, err);
 }
 
 static int draw_path(struct engine *e, struct work *w, const struct drawing *d, struct err *err)
@@ -102,12 +123,13 @@ static int draw_path(struct engine *e, struct work *w, const struct drawing *d, 
     int rc = forward_open(e, w, d->rows, &f, err);
     const bool cascade = rc == 0 && model_has_upscaler(&f.model->spec);
     if (rc == 0)
-        rc = cascade ? draw(w, d, NULL, f.net, err) : dit_rows_open_net(&dit, f.net, err);
+        rc = cascade ? draw(w, d, &(struct drawn_from){.cascade = f.net}, err)
+                     : dit_rows_open_net(&dit, f.net, err);
     if (rc == 0 && !cascade) {
         if (d->prompts.states)
             dit_rows_captions(&dit, &d->prompts.captions);
         const struct sample_source src = sample_of_dit(&dit);
-        rc = draw(w, d, &src, NULL, err);
+        rc = draw(w, d, &(struct drawn_from){.one = &src}, err);
     }
     dit_rows_close(&dit);
     forward_close(&f);
@@ -123,7 +145,8 @@ static int draw_mixture(struct engine *e, struct work *w, const struct drawing *
         if (d->prompts.states)
             mixture_captions(m, &d->prompts.captions);
         const struct sample_source src = mixture_source(m);
-        rc = draw(w, d, &src, NULL, err);
+        const bool cascades = mixture_low_bytes(m) > 0;
+        rc = draw(w, d, &(struct drawn_from){.one = &src, .cascades = cascades ? m : NULL}, err);
     }
     mixture_close(m);
     return rc;

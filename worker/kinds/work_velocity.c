@@ -90,21 +90,28 @@ static int compute(struct engine *e, struct kept *kept, const struct encoder_pro
 {
     const struct kernel_ops *k = e->dev->ops;
     const struct mix_experts one = experts_mix(kept->experts);
-    const size_t bytes =
-        (size_t)p->rows * (size_t)model_image_values(&kept->model->spec) * sizeof *p->x;
+    const int chain = p->beside ? 1 : 0;
+    const size_t values = (size_t)model_image_values(&model_chain(kept->model, chain)->spec);
+    const size_t bytes = (size_t)p->rows * values * sizeof *p->x;
     struct arena a = {0};
-    float *x = NULL, *v = NULL;
+    float *x = NULL, *v = NULL, *beside = NULL;
     arena_add(&a, &x, bytes);
     arena_add(&a, &v, bytes);
+    if (p->beside)
+        arena_add(&a, &beside, bytes);
     int rc = arena_alloc(&a, e->dev, err);
     if (rc < 0)
         return rc;
     rc = k->copy(e->dev, x, p->x, bytes, COPY_TO_DEVICE, NULL);
+    if (rc == 0 && p->beside)
+        rc = k->copy(e->dev, beside, p->beside, bytes, COPY_TO_DEVICE, NULL);
     rc = rc < 0 ? err_set(err, rc, "%s: %s", e->dev->name, err_text(rc))
                 : k->sync(e->dev, NULL, err);
     const struct mix_call call = {.expert = 0,
                                   .rows = p->rows,
+                                  .chain = chain,
                                   .x = x,
+                                  .beside = beside,
                                   .t = p->t,
                                   .labels = p->labels,
                                   .captions = prompts->states ? &prompts->captions : NULL,
@@ -158,9 +165,12 @@ static int run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = keep_model(e, w, &kept, err);
     const struct model_spec *spec = rc == 0 ? &kept->model->spec : NULL;
-    const int labels = prompts.states ? prompts.captions.n - 1 : (int)w->task->n_classes;
-    if (rc == 0)
-        rc = velocity_read(path, spec->channels, spec->image, labels, &p, err);
+    if (rc == 0) {
+        const struct velocity_sizes sizes = {spec->channels, spec->image, spec->upscaler.image,
+                                             prompts.states ? prompts.captions.n - 1
+                                                            : (int)w->task->n_classes};
+        rc = velocity_read(path, &sizes, &p, err);
+    }
     if (rc == 0)
         rc = compute(e, kept, &prompts, &p, err);
     encoder_prompts_release(&prompts);

@@ -19,7 +19,7 @@
  *   ROUTER  a DiT without labels and with a classification token in front (McAllister et al.,
  *           "Decentralized Diffusion Models", 2025): a noisy image and a time to K logits.
  *           `cls_token` (1,C) replaces a DiT's label table, and `head` (K,C) its
- *           `final_layer.linear`.
+ *           `final_layer.linear`.  Of experts of two chains it sees the base's small images.
  *   LLAMA   a decoder (Touvron et al., 2023): tokens to logits.  Names and shapes are those of
  *           Hugging Face's LlamaForCausalLM and of its relatives MistralForCausalLM, with
  *           qkv_bias Qwen2ForCausalLM, and with qk_norm Qwen3ForCausalLM; a tied head is absent.
@@ -103,6 +103,9 @@ struct model_spec {
     int classes; /* DIT: labels 0..classes-1; `classes` itself is the null label.
                   * ROUTER: partitions.  Not read with captions */
     struct model_upscaler upscaler;
+    /* ROUTER: a batch's images have this many times the side S; the network reads the means of
+     * their squares of pixels (worker/net/resize.h).  0: as 1 */
+    int shrink;
     /* captions; a ROUTER has none */
     int caption;        /* D: channels of the text encoder's states; 0: no captions */
     int caption_tokens; /* L: most tokens of a caption */
@@ -229,10 +232,10 @@ static inline int model_blocks(const struct model_spec *s)
 {
     return s->depth + s->upscaler.depth;
 }
-/* Side of a drawn image, in the network's units. */
+/* Side of a drawn image and of one in a batch, in the network's units. */
 static inline int model_drawn_side(const struct model_spec *s)
 {
-    return model_has_upscaler(s) ? s->upscaler.image : s->image;
+    return model_has_upscaler(s) ? s->upscaler.image : s->image * (s->shrink > 1 ? s->shrink : 1);
 }
 /* The two chains as models of their own. */
 void model_chain_specs(const struct model_spec *s, struct model_spec ret[MODEL_CHAINS]);

@@ -40,6 +40,9 @@ static int image_check(const struct model_spec *s, struct err *err)
     if (s->channels < 1 || s->channels > MODEL_CHANNELS_MAX)
         return err_set(err, -ERR_CONFIG, "images of %d channels; from 1 to %d are possible",
                        s->channels, MODEL_CHANNELS_MAX);
+    if (s->shrink > 1 && (s->channels != MODEL_PIXEL_CHANNELS || s->n_shapes > 0))
+        return err_set(err, -ERR_CONFIG,
+                       "a router beside an upscaler needs images of pixels, of one shape");
     if (s->patch < 1 || s->image < s->patch || s->image % s->patch != 0)
         return err_set(err, -ERR_CONFIG, "%s %d must be a multiple of model.patch %d",
                        s->channels == MODEL_PIXEL_CHANNELS ? "data.image_size"
@@ -91,6 +94,10 @@ static void router_sizes(const struct job_spec *job, const struct model_facts *f
                          struct model_spec *s)
 {
     image_sizes(job, f, s);
+    if (job_has_upscaler(job)) {
+        s->shrink = s->image / job->upscaler.low_side;
+        s->image = job->upscaler.low_side;
+    }
     s->patch = job->router.patch;
     s->dim = job->router.dim;
     s->depth = job->router.depth;

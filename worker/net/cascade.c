@@ -3,6 +3,7 @@
 #include "common/base/rng.h"
 #include "worker/net/image_net.h"
 #include "worker/net/resize.h"
+#include "worker/net/told.h"
 
 /* The second chain. */
 struct upscaler {
@@ -48,33 +49,18 @@ static void plan_told(struct upscaler *u, size_t bytes, unsigned load)
     inputs_add(&u->inputs, &u->told, &u->d_told, load * sizeof *u->told);
 }
 
-int cascade_tell(struct device *dev, struct stream *s, const struct model_spec *spec,
-                 const struct cascade_telling *t, int B, struct err *err)
-{
-    const struct kernel_ops *k = dev->ops;
-    const int64_t n = (int64_t)model_image_values(spec);
-    int rc = k->image_from_u8(dev, t->d_told, t->d_large, B, spec->channels, spec->image,
-                              spec->image, s);
-    if (rc == 0)
-        rc = k->normal(dev, t->d_eps, t->seed, t->d_streams, B, n, s);
-    if (rc == 0)
-        rc = k->axpby(dev, t->d_told, 1.0f - t->noise, t->d_told, t->noise, t->d_eps, B * n, s);
-    return rc < 0 ? err_set(err, rc, "%d small images cannot be noised on %s: %s", B, dev->name,
-                            err_text(rc))
-                  : 0;
-}
-
 static int beside(struct image_net *n, const struct net_micro *micro, struct err *err)
 {
     const struct upscaler *u = (const struct upscaler *)n;
     const struct flow_matching *f = &n->flow;
-    const struct cascade_telling t = {.d_large = u->d_large + micro->from * f->most,
-                                      .d_streams = u->d_told + micro->from,
-                                      .d_eps = f->d_eps,
-                                      .d_told = n->d_estimate,
-                                      .seed = u->seed,
-                                      .noise = u->noise};
-    return cascade_tell(f->dev, f->stream, f->spec, &t, (int)micro->count, err);
+    const struct told_mix t = {.d_images = u->d_large + micro->from * f->most,
+                               .d_streams = u->d_told + micro->from,
+                               .d_eps = f->d_eps,
+                               .d_told = n->d_estimate,
+                               .side = f->spec->image,
+                               .seed = u->seed,
+                               .noise = u->noise};
+    return told_mix(f->dev, f->stream, &t, (int)micro->count, err);
 }
 
 /* ---- captions of both chains ---- */

@@ -1,4 +1,4 @@
-/* Several networks of one shape on a device, within a bound on memory: one set of activations,
+/* Several networks of one kind on a device, within a bound on memory: one set of activations,
  * and the weights of as many networks as fit.  If a batch needs more of them, the loaded ones run
  * first; then each of the others takes the place of the least recently used one.
  *
@@ -26,7 +26,7 @@ struct experts_options {
     int (*begin)(void *arg, int expert, struct err *err);
 };
 
-/* m is borrowed, a MODEL_DIT. */
+/* m is borrowed: a MODEL_DIT, of one chain or two. */
 int experts_new(struct device *dev, const struct model *m, const struct experts_options *opt,
                 struct experts **ret, struct err *err);
 void experts_free(struct experts *x); /* accepts NULL */

@@ -1,6 +1,7 @@
 #include "worker/net/flow_matching.h"
 
 #include "common/base/rng.h"
+#include "worker/net/resize.h"
 
 enum {
     STREAM_T = 1,
@@ -226,11 +227,22 @@ static int take_shapes(struct flow_matching *f, const struct batch *b, struct er
     return 0;
 }
 
+/* Loads the images of a network that reads smaller ones. */
+static void shrink(struct flow_matching *f, const struct batch *b)
+{
+    const int factor = f->spec->shrink, side = f->spec->image * factor;
+    for (unsigned i = 0; i < b->count; i++)
+        resize_down(b->images + i * (size_t)f->most * (size_t)(factor * factor), side, factor,
+                    f->images + i * (size_t)f->most);
+}
+
 /* Loads the images, or their moments. */
 static int load_images(struct flow_matching *f, const struct batch *b, struct err *err)
 {
     const struct net_encoders *e = f->opt.encoders;
-    if (!f->latent && b->images) {
+    if (!f->latent && b->images && f->spec->shrink > 1) {
+        shrink(f, b);
+    } else if (!f->latent && b->images) {
         pack(f, f->images, b->images, b->count, 1);
     } else if (f->latent && b->moments) {
         pack(f, f->moments, b->moments, b->count, 2 * sizeof *f->moments);

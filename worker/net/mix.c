@@ -131,8 +131,9 @@ struct mix {
     struct mix_options opt;
     struct mix_experts experts;
     const struct net_captions *captions;
-    int shape;
-    int64_t n; /* values of a sample of that run */
+    int chain, shape;
+    const float *told; /* (rows,n) beside x; or NULL */
+    int64_t n;         /* values of a sample of that run */
     const struct kernel_ops *ops;
     int entries; /* most entries */
     int start[MIX_EXPERTS_MAX + 1];
@@ -143,7 +144,7 @@ struct mix {
     struct mem_arrays memory; /* the three */
 
     struct arena arena;
-    float *x, *v; /* (entries,n) */
+    float *x, *v, *beside; /* (entries,n) */
 };
 
 static void plan(struct mix *m)
@@ -151,6 +152,8 @@ static void plan(struct mix *m)
     const uint64_t values = (uint64_t)m->entries * (uint64_t)m->opt.values;
     arena_add(&m->arena, &m->x, values * sizeof(float));
     arena_add(&m->arena, &m->v, values * sizeof(float));
+    if (m->opt.upscales)
+        arena_add(&m->arena, &m->beside, values * sizeof(float));
 }
 
 uint64_t mix_bytes(const struct mix_options *opt)
@@ -214,6 +217,13 @@ void mix_shape(struct mix *m, int shape, int64_t n)
     m->n = n;
 }
 
+void mix_chain(struct mix *m, int chain, const float *beside)
+{
+    assert(!beside || m->opt.upscales);
+    m->chain = chain;
+    m->told = beside;
+}
+
 static int failed(const struct mix *m, int rc, struct err *err)
 {
     return err_set(err, rc, "combining experts failed on %s: %s", m->opt.dev->name, err_text(rc));
@@ -244,15 +254,15 @@ static int group(struct mix *m, const float *t, const int32_t *labels, const flo
     return 0;
 }
 
-/* Gathers the rows of all groups densely, neighbours in one copy. */
-static int gather(struct mix *m, const float *x, struct err *err)
+/* to = the rows of all groups densely, neighbours in one copy. */
+static int gather(struct mix *m, float *to, const float *x, struct err *err)
 {
     const int total = m->start[m->experts.count];
     const int64_t n = m->n;
     for (int e = 0, run; e < total; e += run) {
         for (run = 1; e + run < total && m->row[e + run] == m->row[e] + run;)
             run++;
-        int rc = m->ops->copy(m->opt.dev, m->x + e * n, x + m->row[e] * n,
+        int rc = m->ops->copy(m->opt.dev, to + e * n, x + m->row[e] * n,
                               (size_t)(run * n) * sizeof(float), COPY_DEVICE, m->opt.stream);
         if (rc < 0)
             return failed(m, rc, err);
@@ -268,7 +278,9 @@ int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels
     int n_calls = 0;
     int rc = group(m, t, labels, want, rows, err);
     if (rc == 0)
-        rc = gather(m, x, err);
+        rc = gather(m, m->x, x, err);
+    if (rc == 0 && m->told)
+        rc = gather(m, m->beside, m->told, err);
     if (rc == 0)
         rc = m->ops->sync(m->opt.dev, m->opt.stream, err); /* experts may have other streams */
     if (rc < 0)
@@ -279,8 +291,10 @@ int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels
             calls[n_calls++] = (struct mix_call){
                 .expert = k,
                 .rows = count,
+                .chain = m->chain,
                 .shape = m->shape,
                 .x = m->x + e * n,
+                .beside = m->told ? m->beside + e * n : NULL,
                 .t = m->t + e,
                 .labels = m->labels + e,
                 .captions = m->captions,

@@ -56,8 +56,10 @@ void mix_select(const struct mix_rule *rule, float *selected, const float *weigh
 struct mix_call {
     int expert;
     int rows;
+    int chain;                           /* of experts of two chains: 0 the base, 1 the upscaler */
     int shape;                           /* the shape of all rows (model_shape) */
     const float *x;                      /* (rows,n) on the device */
+    const float *beside;                 /* as x: what an upscaler is told; else NULL */
     const float *t;                      /* (rows) on the host */
     const int32_t *labels;               /* (rows) on the host */
     const struct net_captions *captions; /* labels are their numbers; NULL: labels are classes */
@@ -78,6 +80,7 @@ struct mix_options {
     int64_t values;        /* n: most values of a sample */
     int rows;              /* largest batch */
     int most;              /* most experts of a row (mix_most) */
+    bool upscales;         /* the experts have two chains */
 };
 
 /* experts is copied; its arg is kept until mix_free. */
@@ -92,6 +95,10 @@ void mix_captions(struct mix *m, const struct net_captions *captions);
 
 /* Sets the shape (model_shape) and n of the next runs' samples; at first 0 and opt->values. */
 void mix_shape(struct mix *m, int shape, int64_t n);
+
+/* Sets the chain of the next runs and, for an upscaler, the images (rows,n) on the device that it
+ * is told beside x; at first 0 and NULL. */
+void mix_chain(struct mix *m, int chain, const float *beside);
 
 /* Runs each expert on those rows of x (rows,n; device) whose want (rows,K) is above 0. */
 int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels, const float *want,

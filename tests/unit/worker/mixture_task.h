@@ -13,6 +13,8 @@
 #include "worker/model/model.h"
 #include "worker/net/sample.h"
 
+/* A test with other experts has its own SPEC_OF: 8 x 8 pixels, K experts. */
+#ifndef SPEC_OF
 #define SPEC_OF(precision)                                                                         \
     "name: tiny\nseed: 3\n"                                                                        \
     "data: {path: x, image_size: 8, shard_samples: 16}\n"                                          \
@@ -21,6 +23,7 @@
     "recipe: {name: ddm, experts: 3}\n"                                                            \
     "train: {batch: 4, lr: 1e-3, precision: " precision "}\n"                                      \
     "outer: {rounds: 3, steps: 6}\n"
+#endif
 #define SPEC SPEC_OF("f32")
 
 enum { K = 3, SHARD = 10, CLASSES = 5, SAMPLES = 7, VALUES = 3 * 8 * 8, ROUTER = K };

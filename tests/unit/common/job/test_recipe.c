@@ -128,6 +128,29 @@ static void test_ddm(void **state)
     composition_release(&c);
 }
 
+/* Experts have both chains, a level each, and share none. */
+static void test_ddm_upscaler(void **state)
+{
+    struct composition c;
+    assert_int_equal(
+        compose("type: dit",
+                "}\nrecipe: {name: ddm, experts: 4}\nupscaler: {low_side: 8, depth: 3}", &c, NULL),
+        0);
+    assert_int_equal(c.n_paths, 5);
+    assert_int_equal(c.n_modules, 9);
+    assert_int_equal(c.networks[0].n_levels, 2);
+    assert_cut(&c.networks[0], 15);
+    assert_true(c.mixture);
+    for (uint32_t p = 0; p < 4; p++)
+        for (uint32_t l = 0; l < 2; l++) {
+            const struct composition_module *m = &c.modules[c.paths[p].modules[l]];
+            assert_true(m->network == 0 && m->level == l && m->index == p && m->paths == 1);
+        }
+    assert_int_equal(c.networks[1].n_levels, 1);
+    assert_int_equal(c.modules[c.paths[4].modules[0]].network, 1);
+    composition_release(&c);
+}
+
 static int compose_external(const char *data, const char *more, struct composition *c,
                             struct err *err)
 {
@@ -318,8 +341,6 @@ static void test_refused(void **state)
          "model.self_condition is 0.5, but with recipe.name ddm"},
         {"self_condition: 1", "}\nrecipe: {name: distill, teacher: 1}",
          "model.self_condition is 1, but with recipe.name distill"},
-        {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nupscaler: {low_side: 8}",
-         "upscaler.low_side is given, but recipe.name is ddm"},
         {"type: dit", "}\nrecipe: {name: dipaco, levels: [2]}\nupscaler: {low_side: 8}",
          "recipe.levels has 1 level; with an upscaler half of them are the model's and half the "
          "upscaler's: give an even number"},
@@ -400,17 +421,12 @@ static void test_too_many_levels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_diloco),
-        cmocka_unit_test(test_upscaler),
-        cmocka_unit_test(test_fragments),
-        cmocka_unit_test(test_ddm),
-        cmocka_unit_test(test_ddm_external),
-        cmocka_unit_test(test_dipaco),
-        cmocka_unit_test(test_dipaco_fragments),
-        cmocka_unit_test(test_dipaco_upscaler),
-        cmocka_unit_test(test_external_fragments),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_on_record),
+        cmocka_unit_test(test_diloco),          cmocka_unit_test(test_upscaler),
+        cmocka_unit_test(test_fragments),       cmocka_unit_test(test_ddm),
+        cmocka_unit_test(test_ddm_upscaler),    cmocka_unit_test(test_ddm_external),
+        cmocka_unit_test(test_dipaco),          cmocka_unit_test(test_dipaco_fragments),
+        cmocka_unit_test(test_dipaco_upscaler), cmocka_unit_test(test_external_fragments),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_on_record),
         cmocka_unit_test(test_too_many_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

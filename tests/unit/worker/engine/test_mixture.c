@@ -114,7 +114,7 @@ struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path
                               const uint8_t sha256[32], uint64_t size, bool in_order)
 {
     struct velocity_points p = {0};
-    OK(velocity_read(path, 3, 8, CLASSES, &p, err));
+    OK(velocity_read(path, &(struct velocity_sizes){3, 8, 0, CLASSES}, &p, err));
     assert_true(u->n < 64);
     memcpy(u->sent[u->n].points, sha256, 32);
     u->sent[u->n++].rows = p.rows;

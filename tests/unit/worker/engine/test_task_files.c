@@ -38,7 +38,13 @@ static void fill(struct velocity_points *p, float *x, float *t, int32_t *labels)
         t[i] = (float)i / (ROWS - 1);
         labels[i] = i == 1 ? CLASSES : i; /* the null label is a label here */
     }
-    *p = (struct velocity_points){ROWS, 3, IMAGE, x, t, labels};
+    *p = (struct velocity_points){
+        .rows = ROWS, .channels = 3, .image = IMAGE, .x = x, .t = t, .labels = labels};
+}
+
+static int read_points(int image, int classes, struct velocity_points *ret, struct err *err)
+{
+    return velocity_read(path, &(struct velocity_sizes){3, image, 0, classes}, ret, err);
 }
 
 static void test_points(void **state)
@@ -53,8 +59,9 @@ static void test_points(void **state)
     OK(velocity_write(path, &p, sha256, &size, err));
     OK(file_size(path, &bytes, err));
     assert_int_equal(size, bytes);
-    OK(velocity_read(path, 3, IMAGE, CLASSES, &q, err));
+    OK(read_points(IMAGE, CLASSES, &q, err));
     assert_int_equal(q.rows, ROWS);
+    assert_null(q.beside);
     assert_memory_equal(q.x, x, sizeof x);
     assert_memory_equal(q.t, t, sizeof t);
     assert_memory_equal(q.labels, labels, sizeof labels);
@@ -70,9 +77,38 @@ static void refuse(const struct velocity_points *p, int image, int classes, cons
     uint8_t sha256[32];
     uint64_t size;
     OK(velocity_write(path, p, sha256, &size, err));
-    assert_int_equal(velocity_read(path, 3, image, classes, &q, &e), -ERR_FORMAT);
+    assert_int_equal(read_points(image, classes, &q, &e), -ERR_FORMAT);
     if (!strstr(e.msg, says))
         fail_msg("\"%s\" does not say \"%s\"", e.msg, says);
+}
+
+/* Points of an upscaler are those with images beside them; of a model of one chain they are not. */
+static void test_upscaler(void **state)
+{
+    (void)state;
+    const struct velocity_sizes sizes = {3, IMAGE / 2, IMAGE, CLASSES};
+    struct velocity_points p, q;
+    struct err e = {0};
+    float x[VALUES], beside[VALUES], t[ROWS];
+    int32_t labels[ROWS];
+    uint8_t sha256[32];
+    uint64_t size;
+    fill(&p, x, t, labels);
+    rng_fill_normal(3, 4, 0, beside, VALUES, 0.0f, 1.0f);
+    p.beside = beside;
+    OK(velocity_write(path, &p, sha256, &size, err));
+    OK(velocity_read(path, &sizes, &q, err));
+    assert_int_equal(q.image, IMAGE);
+    assert_memory_equal(q.x, x, sizeof x);
+    assert_memory_equal(q.beside, beside, sizeof beside);
+    velocity_points_release(&q);
+    beside[3] = NAN;
+    OK(velocity_write(path, &p, sha256, &size, err));
+    assert_int_equal(velocity_read(path, &sizes, &q, &e), -ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "beside holds a value that is not finite"));
+    p.beside = NULL; /* the base's images are smaller */
+    OK(velocity_write(path, &p, sha256, &size, err));
+    assert_int_equal(velocity_read(path, &sizes, &q, &e), -ERR_FORMAT);
 }
 
 static void test_refusals(void **state)
@@ -109,7 +145,7 @@ static void test_refusals(void **state)
     OK(velocity_read_result(path, v, ROWS, 3, IMAGE, err));
     assert_memory_equal(v, x, sizeof v);
     OK(file_write_atomic(path, "nonsense", 8, 0600, err));
-    assert_true(velocity_read(path, 3, IMAGE, CLASSES, &p, &e) < 0);
+    assert_true(read_points(IMAGE, CLASSES, &p, &e) < 0);
     assert_true(velocity_read_result("/nowhere/at/all", v, ROWS, 3, IMAGE, &e) < 0);
 }
 
@@ -117,6 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_points),
+        cmocka_unit_test(test_upscaler),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

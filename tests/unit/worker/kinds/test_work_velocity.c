@@ -31,7 +31,12 @@ static int32_t labels[ROWS];
 /* A file of points [first, first+n) of those above. */
 static struct file points_of(struct host *h, const char *name, int first, int n)
 {
-    struct velocity_points p = {n, 3, 8, x + first * VALUES, t + first, labels + first};
+    struct velocity_points p = {.rows = n,
+                                .channels = 3,
+                                .image = 8,
+                                .x = x + first * VALUES,
+                                .t = t + first,
+                                .labels = labels + first};
     struct file f = {.path = in(top, name)};
     OK(velocity_write(f.path, &p, f.sha256, &f.size, err));
     host_put(h, f.path, f.sha256);

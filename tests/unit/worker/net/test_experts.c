@@ -186,6 +186,50 @@ static void test_failures(void **state)
     experts_free(x);
 }
 
+/* Experts of two chains: each chain has the velocities of a network by itself, in any room. */
+static void test_chains(void **state)
+{
+    (void)state;
+    enum { ONE = 3 * 3 * 3, TWO = VALUES };
+    const struct model_spec spec = tiny_cascade();
+    const struct fixture outer = f;
+    struct model *m = NULL;
+    float *flat[K], v[2][2][K * ROWS * VALUES];
+    OK(model_new(&spec, &m, err));
+    for (int k = 0; k < K; k++)
+        f.flat[k] = flat[k] = tiny_weights(m, 40 + (uint64_t)k);
+    f.m = m;
+    memset(v, 0, sizeof v);
+    for (int room = 1; room <= 2; room++) {
+        struct experts *x = make(room == 1 ? 1 : K);
+        const struct mix_experts mix = experts_mix(x);
+        for (int chain = 0; chain < 2; chain++) {
+            static const float t[ROWS] = {0.25f, 0.75f};
+            static const int32_t labels[ROWS] = {1, 3};
+            struct mix_call calls[K];
+            f.n_loaded = f.n_ran = 0;
+            for (int k = 0; k < K; k++)
+                calls[k] = (struct mix_call){.expert = k,
+                                             .rows = ROWS,
+                                             .chain = chain,
+                                             .x = f.x,
+                                             .beside = chain ? f.x : NULL,
+                                             .t = t,
+                                             .labels = labels,
+                                             .v = v[room - 1][chain] + k * ROWS * VALUES};
+            OK(mix.run(mix.arg, calls, K, err));
+        }
+        experts_free(x);
+    }
+    assert_memory_equal(v[0], v[1], sizeof v[0]);
+    assert_memory_not_equal(v[0][0], v[0][0] + ROWS * VALUES, ROWS * ONE * sizeof(float));
+    assert_memory_not_equal(v[0][1], v[0][1] + ROWS * VALUES, ROWS * TWO * sizeof(float));
+    for (int k = 0; k < K; k++)
+        mem_free(flat[k]);
+    model_free(m);
+    f = outer;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +238,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_same_bits_in_any_room, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failures, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_chains, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,6 +245,61 @@ static void test_certain(void **state)
     mix_free(m);
 }
 
+/* A chain whose velocity is a multiple of what it is told beside x. */
+static int run_told(void *arg, const struct mix_call *calls, int n, struct err *err)
+{
+    (void)arg;
+    (void)err;
+    for (int i = 0; i < n; i++) {
+        const struct mix_call *c = &calls[i];
+        assert_int_equal(c->chain, c->beside ? 1 : 0);
+        for (int j = 0; j < c->rows * N; j++)
+            c->v[j] = c->beside ? (float)(c->expert + 1) * c->beside[j] : c->x[j];
+    }
+    return 0;
+}
+
+/* An upscaler's velocities are summed with weights as those of any expert, each from its own row of
+ * what it is told; where one expert has all the weight its velocity comes through to the bit. */
+static void test_told(void **state)
+{
+    struct world *w = *state;
+    struct points b;
+    float told[ROWS * N], v[ROWS * N], all[ROWS * K];
+    struct mix *m = NULL;
+    const struct mix_options opt = {
+        .dev = w->dev, .values = N, .rows = ROWS, .most = K, .upscales = true};
+    points(w, &b);
+    rng_fill_normal(7, 8, 0, told, ROWS * N, 0.0f, 1.0f);
+    for (int i = 0; i < ROWS * K; i++)
+        all[i] = 1;
+    OK(mix_new(&opt, &(struct mix_experts){.count = K, .arg = w, .run = run_told}, &m, err));
+    mix_chain(m, 1, told);
+    OK(mix_run(m, b.x, b.t, b.labels, all, ROWS, err));
+    OK(mix_combine(m, v, b.weights, ROWS, err));
+    for (int i = 0; i < ROWS * N; i++) {
+        double want = 0;
+        for (int k = 0; k < K; k++)
+            want += (double)b.weights[i / N * K + k] * (k + 1) * (double)told[i];
+        assert_true(fabs((double)v[i] - want) < 1e-5);
+    }
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < ROWS; i++)
+        all[i * K + i % K] = 1;
+    OK(mix_run(m, b.x, b.t, b.labels, all, ROWS, err));
+    OK(mix_combine(m, v, all, ROWS, err));
+    for (int i = 0; i < ROWS * N; i++)
+        assert_true(v[i] == (float)(i / N % K + 1) * told[i]);
+    mix_chain(m, 0, NULL); /* the base again */
+    OK(mix_run(m, b.x, b.t, b.labels, all, ROWS, err));
+    OK(mix_combine(m, v, all, ROWS, err));
+    assert_memory_equal(v, b.x, sizeof v);
+    mix_free(m);
+    struct mix_options one = opt;
+    one.upscales = false;
+    assert_true(mix_bytes(&opt) > mix_bytes(&one));
+}
+
 static void expect(const struct mix_rule *rule, const float *weights, const double *want)
 {
     float got[K], again[K];
@@ -336,7 +391,7 @@ int main(void)
         cmocka_unit_test(test_closed_form),     cmocka_unit_test(test_grouping),
         cmocka_unit_test(test_one_run_for_all), cmocka_unit_test(test_certain),
         cmocka_unit_test(test_strategies),      cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits),          cmocka_unit_test(test_told),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
