@@ -392,12 +392,11 @@ static const struct recipe {
     /* Further checks, which do not affect the composition; NULL: none. */
     int (*limit)(const struct job_spec *spec, const struct composition *c, struct err *err);
     bool experts, levels, teacher; /* it knows these optional keys */
-    bool chains;                   /* it can train a model with an upscaler */
 } recipes[] = {
-    {"diloco", compose_one, NULL, false, false, false, true},
-    {"ddm", compose_ddm, limit_ddm, true, false, false, true},
-    {"dipaco", compose_dipaco, limit_dipaco, false, true, false, true},
-    {"distill", compose_distill, NULL, false, false, true, false},
+    {"diloco", compose_one, NULL, false, false, false},
+    {"ddm", compose_ddm, limit_ddm, true, false, false},
+    {"dipaco", compose_dipaco, limit_dipaco, false, true, false},
+    {"distill", compose_distill, NULL, false, false, true},
 };
 
 static const struct recipe *find_recipe(const char *name)
@@ -503,11 +502,6 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
         (uint32_t)spec->sample.top > ret->n_partitions)
         rc = err_set(err, -ERR_CONFIG, "sample.top is %d, but there are only %u experts",
                      spec->sample.top, ret->n_partitions);
-    if (rc == 0 && job_has_upscaler(spec) && !find_recipe(spec->recipe.name)->chains)
-        rc = err_set(err, -ERR_CONFIG,
-                     "upscaler.low_side is given, but recipe.name is %s: a model with an upscaler "
-                     "is trained only by diloco, ddm and dipaco",
-                     spec->recipe.name);
     if (rc == 0 && spec->model.self_condition > 0 && (ret->mixture || ret->teacher_job))
         rc = err_set(err, -ERR_CONFIG,
                      "model.self_condition is %g, but with recipe.name %s velocities come from "

@@ -181,6 +181,24 @@ static int check_same_model(const struct job_model *a, const struct job_model *b
                    id, b->patch, b->dim, b->depth, b->heads);
 }
 
+static int check_same_upscaler(const struct job_upscaler *a, const struct job_upscaler *b,
+                               uint32_t id, struct err *err)
+{
+    if (a->low_side == b->low_side &&
+        (a->low_side == 0 || (a->patch == b->patch && a->dim == b->dim && a->depth == b->depth &&
+                              a->heads == b->heads && fabs(a->noise - b->noise) < 1e-9)))
+        return 0;
+    if (b->low_side == 0)
+        return err_set(err, -ERR_CONFIG,
+                       "upscaler.low_side is given, but the experts of job %u have no upscaler; "
+                       "leave it out",
+                       id);
+    return err_set(err, -ERR_CONFIG,
+                   "the experts of job %u have another upscaler (low_side %d, patch %d, dim %d, "
+                   "depth %d, heads %d, noise %g); give the same under upscaler",
+                   id, b->low_side, b->patch, b->dim, b->depth, b->heads, b->noise);
+}
+
 static bool same_shapes(const struct conf_strs *a, const struct conf_strs *b)
 {
     for (size_t i = 0; i < a->n && a->n == b->n; i++)
@@ -276,7 +294,8 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec,
                 err, -ERR_NOTFOUND,
                 "the shards of job %u are not kept any more; run it again, then distill it", id);
     }
-    return check_same_model(&spec->model, &t->spec.model, id, err);
+    rc = check_same_model(&spec->model, &t->spec.model, id, err);
+    return rc < 0 ? rc : check_same_upscaler(&spec->upscaler, &t->spec.upscaler, id, err);
 }
 
 /* Takes the teacher job's shards, each with the number of its teacher. */

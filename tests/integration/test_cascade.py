@@ -7,6 +7,7 @@ import re
 import pytest
 
 from common import HERE, dataset, read_safetensors, skerry
+from swarm import swarm  # noqa: F401  (fixture)
 
 EXAMPLE = os.path.join(HERE, "..", "..", "examples", "cascade-emoji.yaml")
 CHAINS = ["base's loss", "upscaler's loss"]
@@ -149,10 +150,36 @@ def test_experts_of_both_chains(place):
     assert os.path.getsize(os.path.join(out, "samples.png")) > 0
 
 
+def test_experts_from_afar_and_distilled(place, swarm):
+    """The same grid wherever the experts are; a student of both chains; an expert is a start."""
+    experts = (r"name: diloco, replicas: 2", "name: ddm, experts: 2"), (r"eval: \{", "partition: {dims: 8, fine: 16}\neval: {")
+    for name in ("a", "b"):
+        swarm.worker(name)
+    job = swarm.submit(write(place, "afar", rounds(2, 10), *experts))
+    swarm.wait_job(job, "done")
+    grids = []
+    for i, flags in enumerate(([], ["--remote"])):
+        grid = os.path.join(place, f"afar-{i}.png")
+        drawn = swarm.skerry("sample", job, "--out", grid, "--strategy", "full", "--count", "5", "--steps", "3", *flags)
+        assert drawn.returncode == 0, drawn.stderr
+        with open(grid, "rb") as f:
+            grids.append(f.read())
+    assert grids[0] == grids[1]
+    assert any("velocity" in swarm.log(name) for name in ("a", "b"))
+
+    # What experts say differs less from their equal than the noise of the data does.
+    student = swarm.submit(write(place, "student", rounds(1, 30), (r"name: diloco, replicas: 2", f"name: distill, teacher: {job}")))
+    done = swarm.wait_job(student, "done")
+    assert [m["version"] for m in done["modules"]] == [1, 1]
+    assert 0 < done["loss"] < 0.5 * swarm.job(job)["loss"]
+
+
 @pytest.mark.parametrize("change, words", [
     ((r"low_side: 8", "low_side: 6"), "upscaler.low_side is 6, which does not divide data.image_size (16)"),
     ((r"low_side: 8, ", ""), "upscaler.low_side is missing"),
-    ((r"name: diloco, replicas: 2", "name: distill, teacher: 1"), "upscaler.low_side is given, but recipe.name is distill"),
+    ((r"name: diloco, replicas: 2\}", "name: ddm, experts: 2}\nrouter: {patch: 16}"),
+     "router.patch is 16, which does not divide upscaler.low_side (8)"),
+    ((r"name: diloco, replicas: 2\}", "name: ddm, experts: 2}\npartition: {features: model}"), "partition.features"),
     ((r"batch: 32,", "batch: 32, pipeline: divided, stages: 9,"), "train.stages is 9, but the model and the upscaler have 6 blocks"),
     ((r"patch: 1, dim: 96, depth: 3, heads: 4\}", "type: llama, dim: 96, depth: 3, heads: 4}"), "upscaler"),
 ])

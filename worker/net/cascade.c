@@ -1,6 +1,7 @@
 #include "worker/net/cascade.h"
 
 #include "common/base/rng.h"
+#include "worker/net/distill.h"
 #include "worker/net/image_net.h"
 #include "worker/net/resize.h"
 #include "worker/net/told.h"
@@ -151,6 +152,7 @@ static void free_chain(struct image_net *n)
 {
     for (int i = 0; i < NET_SLOTS_MAX; i++)
         weights_later_release(&n->net.later[i]);
+    distill_end(n);
     n->net.ops->free(&n->net);
 }
 
@@ -176,6 +178,8 @@ static int make_base(struct cascade *c, const struct model *m, struct err *err)
     n->net.name = "base";
     n->objective = image_net_error;
     n->whole = &c->w;
+    if (c->net.opt.distill)
+        distill_begin(n, 0);
     int rc = image_net_make(n, c->w.dev, m->chains[0], &c->net.opt, &made, err);
     c->base = rc == 0 ? n : NULL;
     return rc;
@@ -190,6 +194,8 @@ static int make_upscaler(struct cascade *c, const struct model *m, struct err *e
     u->image.objective = image_net_error;
     u->image.beside = beside;
     u->image.whole = &c->w;
+    if (c->net.opt.distill)
+        distill_begin(&u->image, 1);
     u->side = m->spec.image;
     u->factor = m->spec.upscaler.image / m->spec.image;
     u->noise = m->spec.upscaler.noise;
@@ -217,7 +223,7 @@ static int cascade_make(struct device *dev, const struct model *m, const struct 
 {
     struct cascade *c = mem_alloc(sizeof *c);
     const unsigned load = net_load_most(opt);
-    c->net.ops = &cascade_net_ops;
+    c->net.ops = opt->distill ? &cascade_student_ops : &cascade_net_ops;
     c->net.weights = &c->w;
     c->net.opt = *opt;
     int rc =
@@ -247,7 +253,10 @@ static uint64_t cascade_bytes(const struct model *m, const struct net_options *o
     const struct net_options up = upscaler_options(opt);
     if (begins(m->chains[1]))
         plan_told(&u, large_bytes(m), net_load_most(opt));
-    return (is_here(m->chains[0]) ? image_net_bytes(m->chains[0], opt, dt) : 0) +
+    uint64_t taught = 0;
+    for (int i = 0; i < MODEL_CHAINS && opt->distill; i++)
+        taught += distill_bytes(m->chains[i], opt, i);
+    return taught + (is_here(m->chains[0]) ? image_net_bytes(m->chains[0], opt, dt) : 0) +
            (is_here(m->chains[1]) ? image_net_bytes_beside(m->chains[1], &up, dt) : 0) +
            inputs_measure(&u.inputs) + net_load_most(opt) * sizeof(float);
 }
@@ -361,6 +370,16 @@ const struct net_ops cascade_net_ops = {
     .backward = backward,
     .chain = chain,
     .graphs = true,
+};
+
+const struct net_ops cascade_student_ops = {
+    .bytes = cascade_bytes,
+    .make = cascade_make,
+    .free = cascade_free,
+    .load = load,
+    .forward = forward,
+    .backward = backward,
+    .chain = chain,
 };
 
 struct dit *cascade_chain(struct net *net, int chain)

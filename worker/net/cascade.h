@@ -11,6 +11,9 @@
  * If both chains begin on one device, a caption is encoded once for both.  Each chain drops
  * captions by itself, so one that the base has dropped and the upscaler has not is encoded besides.
  *
+ * STUDENTS.  With net_options.distill both chains learn from teachers of two chains (distill.h);
+ * such a network is not cut.
+ *
  * PIPELINES.  A device has a part of each chain, or of only one, and a network of such a part is
  * used chain by chain (net_chain): each chain has its own loss, and the trainer adds the two up.
  * The inputs of a chain are loaded where it begins.
@@ -22,7 +25,7 @@
 #include "worker/net/dit.h"
 #include "worker/net/net.h"
 
-extern const struct net_ops cascade_net_ops;
+extern const struct net_ops cascade_net_ops, cascade_student_ops;
 
 /* Random streams of the upscaler's own draws, of the noise in the image that it is told, and of
  * that in the image which a router is told (worker/engine/mixture.h). */

@@ -20,10 +20,11 @@ struct image_net {
     /* (slots,B,Ch*S*S) targets of the micro-batches, which cross to the last part; only with
      * several slots or parts. */
     float *d_targets;
-    const float *target; /* (B,Ch*S*S) target of the micro-batch whose objective runs */
-    float *d_estimate;   /* (B,Ch*S*S) if the model reads an estimate */
-    float *d_velocities; /* (load,Ch*S*S) velocities of estimates, if there are several parts */
-    float *logits;       /* a router: (B,classes) host */
+    const float *target;   /* (B,Ch*S*S) target of the micro-batch whose objective runs */
+    float *d_estimate;     /* (B,Ch*S*S) if the model reads an estimate */
+    float *d_velocities;   /* (load,Ch*S*S) velocities of estimates, if there are several parts */
+    float *logits;         /* a router: (B,classes) host */
+    struct lesson *lesson; /* a student's (distill.h), its owner's to free; else NULL */
 
     /* A chain of a model: the weights of the whole that it works on; else NULL. */
     const struct weights *whole;

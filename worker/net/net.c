@@ -13,13 +13,14 @@ static const struct kind *kind_of(const struct model *m, const struct net_option
 {
     static const struct kind student = {"student", &distill_net_ops},
                              cascade = {"cascade", &cascade_net_ops},
+                             students = {"student", &cascade_student_ops},
                              kinds[] = {
                                  [MODEL_DIT] = {"dit", &dit_net_ops},
                                  [MODEL_ROUTER] = {"router", &router_net_ops},
                                  [MODEL_LLAMA] = {"llama", &llama_net_ops},
                              };
     if (model_has_upscaler(&m->spec))
-        return &cascade;
+        return opt->distill ? &students : &cascade;
     return opt->distill ? &student : &kinds[m->spec.kind];
 }
 
@@ -155,7 +156,7 @@ struct net *net_chain(struct net *n, int chain)
 bool net_has_parts(const struct model *m, const struct net_options *opt)
 {
     const struct net_ops *ops = kind_of(m, opt)->ops;
-    return (ops->crossing || ops->chain) && !m->spec.tied;
+    return (ops->crossing || ops->chain) && !m->spec.tied && !opt->distill;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,

@@ -6,7 +6,7 @@
  *   llama    next token of texts (MODEL_LLAMA)                      worker/net/llama.c
  *   cascade  two dits: one draws small images and the other enlarges them
  *                                                                   worker/net/cascade.c
- *   student  a dit that learns from other dits                      worker/net/distill.c
+ *   student  a dit or cascade that learns from others               worker/net/distill.c
  *
  *     net_new(dev, model, &opt, &net, err);
  *     weights_set(net->weights, flat, err);

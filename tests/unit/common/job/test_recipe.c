@@ -352,8 +352,6 @@ static void test_refused(void **state)
          "}\nrecipe: {name: dipaco, levels: [2, 2], private_blocks: [15]}\nupscaler: {low_side: 8, "
          "depth: 3}",
          "but the model has blocks 0 to 14"},
-        {"type: dit", "}\nrecipe: {name: distill, teacher: 1}\nupscaler: {low_side: 8}",
-         "recipe.name is distill"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [256, 256]}", "more than 1024 paths"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

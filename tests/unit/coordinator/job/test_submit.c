@@ -173,6 +173,10 @@ static void test_teacher(void **state)
     t->spec.model.depth = 2;
     refused(r, &g, "have another model (patch 4, dim 32, depth 2, heads 2)");
     t->spec.model.depth = 1;
+    t->spec.upscaler = (struct job_upscaler){8, 2, 16, 3, 2, 0.25};
+    refused(r, &g,
+            "have another upscaler (low_side 8, patch 2, dim 16, depth 3, heads 2, noise 0.25)");
+    t->spec.upscaler.low_side = 0;
     t->spec.model.label_dropout = 0;
     refused(r, &g, "model.label_dropout is 0.1, but the experts of job 2 were trained with 0");
     t->spec.model.label_dropout = 0.2;

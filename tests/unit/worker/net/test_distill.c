@@ -231,6 +231,55 @@ static void test_captions(void **state)
     model_free(g.m);
 }
 
+/* Each chain learns from the same chain of its teacher: where only the upscalers differ, the base
+ * has nothing to learn. */
+static void test_two_chains(void **state)
+{
+    struct fixture g = *(struct fixture *)*state;
+    const struct model_spec spec = tiny_cascade();
+    struct net *student = NULL;
+    struct lesson l;
+    float losses[N], base[N];
+    OK(model_new(&spec, &g.m, err));
+    for (int k = 0; k < K; k++)
+        g.flat[k] = tiny_weights(g.m, 20 + (uint64_t)k);
+    for (size_t i = 0; i < g.m->chains[0]->n; i++) { /* 0 and 1 have the same base */
+        const struct model_tensor *t = &g.m->tensors[i];
+        memcpy(g.flat[0] + t->offset, g.flat[1] + t->offset, t->count * sizeof(float));
+    }
+    prepare(&g, &l);
+    struct experts *x = make_experts(&g, 1, 5);
+    const struct mix_experts teachers = experts_mix(x);
+    student = make_student(&g, NET_TRAIN, g.flat[1]);
+    struct net_result r = {.losses = losses, .base = base};
+    assert_int_equal(net_loss(student, &l.batch, true, 1, false, &r, NULL), -EINVAL);
+    OK(distill_teach(student, &teachers, err));
+    for (int k = K - 1; k >= 0; k--) {
+        for (int i = 0; i < N; i++)
+            l.partitions[i] = k;
+        OK(net_loss(student, &l.batch, true, 1.0f / N, true, &r, err));
+        for (int i = 0; i < N; i++) {
+            assert_true(k == 2 ? base[i] > 0.01f : base[i] == 0);
+            assert_true(k == 1 ? losses[i] == 0 : losses[i] > base[i] + 0.01f);
+        }
+    }
+    OK(net_loss(student, &l.batch, true, 1.0f / N, true, &r, err));
+    for (size_t i = 0; i < g.m->n; i++) {
+        const struct model_tensor *t = &g.m->tensors[i];
+        bool zeros = true;
+        for (uint64_t j = 0; j < t->count; j++)
+            zeros = zeros && student->weights->g[t->offset + j] == 0;
+        assert_true(zeros || i >= g.m->chains[0]->n);
+    }
+    assert_false(net_has_parts(g.m, &student->opt));
+    assert_false(student->ops->graphs); /* the host asks the teachers */
+    net_free(student);
+    experts_free(x);
+    for (int k = 0; k < K; k++)
+        mem_free(g.flat[k]);
+    model_free(g.m);
+}
+
 static double train(struct fixture *f, int room, int batch, float *end, double *ret_first)
 {
     struct lesson l;
@@ -323,7 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_hand),  cmocka_unit_test(test_at_the_goal),
         cmocka_unit_test(test_captions), cmocka_unit_test(test_training),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_two_chains),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
