@@ -60,6 +60,16 @@ static void pick_ranges(const struct job *j, uint32_t partition, struct task *t)
     t->draw.count = (uint32_t)taken;
 }
 
+/* How the job mixes experts. */
+static void fill_rule(const struct job *j, struct task_draw *d)
+{
+    const struct job_sample *s = &j->spec.sample;
+    d->strategy = (uint32_t)s->strategy;
+    d->top = (uint32_t)s->top;
+    d->nucleus = (float)s->nucleus;
+    d->threshold = (float)s->threshold;
+}
+
 static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                               bool mixture)
 {
@@ -73,6 +83,8 @@ static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t pa
     t->path = path;
     t->draw.version = round;
     t->draw.mixture = mixture;
+    if (mixture)
+        fill_rule(j, &t->draw);
     t->draw.ema = j->spec.outer.ema > 0;
     pick_ranges(j, partition, t);
     return if_it_fits(co, t);
@@ -101,10 +113,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->guidance = (float)s->guidance;
     d->seed = s->seed;
     d->ema = j->spec.outer.ema > 0;
-    d->strategy = (uint32_t)s->strategy;
-    d->top = (uint32_t)s->top;
-    d->nucleus = (float)s->nucleus;
-    d->threshold = (float)s->threshold;
+    fill_rule(j, d);
     d->remote = s->remote;
     for (size_t i = 0; i < s->prompts.n; i++) { /* one per line */
         char *more = i == 0 ? str_dup(s->prompts.items[0])

@@ -265,6 +265,8 @@ static void test_due_mixture(void **state)
     hold_out(j, "012");
     assert_int_equal(j->comp.router_path, 3);
     j->spec.eval.every = j->spec.sample.every = 1;
+    j->spec.sample.strategy = JOB_STRATEGY_TOPK;
+    j->spec.sample.top = 2;
     for (uint32_t p = 0; p < 3; p++) {
         char text[16];
         job_edit_path(j, p)->round = 1;
@@ -274,6 +276,10 @@ static void test_due_mixture(void **state)
     job_edit_path(j, 3)->round = 1;
     expect_after(co, j, 3, "EVAL 3, EVAL 3 all, SAMPLE 3 all");
     expect_after(co, j, UINT32_MAX, "EVAL 3 all, SAMPLE 3 all, SAMPLE 0, SAMPLE 1, SAMPLE 2");
+    for (size_t i = 0; i < co->state.n_tasks; i++) { /* its loss is of what is drawn */
+        const struct task_draw *d = &co->state.tasks[i]->draw;
+        assert_true(!d->mixture || (d->strategy == JOB_STRATEGY_TOPK && d->top == 2));
+    }
 }
 
 /* Keeps as many versions as it can, up to `last`. */
