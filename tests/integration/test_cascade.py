@@ -148,6 +148,11 @@ def test_experts_of_both_chains(place):
     with open(os.path.join(out, "model-router", "config.json"), encoding="utf-8") as f:
         assert json.load(f)["image_size"] == 8
     assert os.path.getsize(os.path.join(out, "samples.png")) > 0
+    # An expert is a start for all: with hardly a step they are still one model, and its mixture is that model.
+    start = (r"depth: 3, heads: 4\}\nups", f"depth: 3, heads: 4, warm_start: {out}/model-0}}\nups"), (r"lr: 1\.5e-3", "lr: 1e-7")
+    warm = of_mixture(run(place, "experts-warm", rounds(1, 1), *experts, *start, workers=2)[0])
+    one = losses(run(place, "expert-alone", rounds(1, 1), *start)[0])
+    assert [warm[c] for c in CHAINS] == pytest.approx(one, rel=1e-3)
 
 
 def test_experts_from_afar_and_distilled(place, swarm):

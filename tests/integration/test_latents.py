@@ -225,6 +225,19 @@ def test_captions_with_two_chains(place):
     refused(place, "chains-dim", ["upscaler.dim is 24"], **{**keys, "more": "upscaler: {low_side: 16, patch: 8, dim: 24}\n"})
 
 
+def test_experts_with_captions_of_two_chains(place):
+    """Captions reach both chains of every expert, in fragments; the mixture is measured and drawn."""
+    keys = {"encoders": "text: pipe/text_encoder, tokens: 8", "sample": PROMPTS + ", strategy: full", "outer": ", fragments: 2",
+            "recipe": "ddm, experts: 2", "more": "upscaler: {low_side: 16, patch: 8}\npartition: {dims: 8, fine: 16}\n"}
+    report, out = run(place, "chains-ddm", **keys)
+    figures = {f["name"]: f["value"] for f in report["job"]["figures"] if f.get("path") is None}
+    assert figures["base's loss"] + figures["upscaler's loss"] == pytest.approx(figures["loss full"], rel=1e-5)
+    for path in "01":
+        with open(os.path.join(out, "model-" + path, "config.json"), encoding="utf-8") as f:
+            assert json.load(f)["upscaler"]["sample_size"] == 32
+    assert os.path.getsize(os.path.join(out, "samples.png")) > 0
+
+
 def test_paths_fragments_and_async(place):
     run(place, "dipaco", recipe="dipaco, levels: [2, 2]", more="partition: {dims: 8, fine: 16}\n")
     run(place, "fragments", outer=", fragments: 2, delay: 1")

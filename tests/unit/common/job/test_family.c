@@ -151,6 +151,8 @@ static const struct {
      "", ", pipeline: bidirectional"},
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 12}\n",
      "upscaler.low_side is 12, which does not divide data.image_size (32)"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\nrouter: {patch: 16}\n",
+     "router.patch is 16, which does not divide upscaler.low_side (8)"},
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 32}\n",
      "upscaler.low_side is 32, which does not divide data.image_size (32) into parts"},
     {"data: {path: x, image_size: 32}\nupscaler: {dim: 32}\n", "upscaler.low_side is missing"},
@@ -202,6 +204,7 @@ static void test_upscaler(void **state)
             assert_int_equal(s.upscaler.dim, 16);
             assert_int_equal(s.upscaler.heads, 2);
             assert_int_equal(job_blocks(&s), 6);
+            assert_int_equal(s.router.patch, 2); /* of 8 x 8 pixels: 4 would leave 4 tokens */
         }
         job_release(&s);
     }

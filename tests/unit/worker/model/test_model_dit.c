@@ -206,6 +206,14 @@ static struct model_spec tiny_shapes(void)
     return s;
 }
 
+/* Beside an upscaler. */
+static struct model_spec tiny_small_router(void)
+{
+    struct model_spec s = tiny_router();
+    s.shrink = 2;
+    return s;
+}
+
 /* A DiT but for the token and the head. */
 static void test_router_table(void **state)
 {
@@ -269,6 +277,27 @@ static void test_from_job(void **state)
     job_release(&job);
 }
 
+/* The router of experts with an upscaler reads what their base reads, of whole images. */
+static void test_router_of_two_chains(void **state)
+{
+    (void)state;
+    static const char text[] = "name: x\ndata: {path: d, image_size: 32}\n"
+                               "model: {patch: 1, dim: 64, depth: 2, heads: 4}\n"
+                               "upscaler: {low_side: 8, patch: 4}\n"
+                               "recipe: {name: ddm, experts: 2}\ntrain: {batch: 8}\n"
+                               "outer: {rounds: 2, steps: 4}\n";
+    const struct model_facts facts = {.classes = 7, .partitions = 2, .router = true};
+    struct job_spec job;
+    struct model_spec spec;
+    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, err));
+    OK(model_spec_from_job(&job, &facts, &spec, err));
+    assert_int_equal(spec.image, 8);
+    assert_int_equal(spec.patch, 2);
+    assert_false(model_has_upscaler(&spec));
+    assert_int_equal(model_drawn_side(&spec), 32);
+    job_release(&job);
+}
+
 static void test_bad_specs(void **state)
 {
     BAD(tiny_spec, image = 7, "image_size");
@@ -284,6 +313,7 @@ static void test_bad_specs(void **state)
     BAD(tiny_captioned, caption_tokens = 0, "captions of 0 tokens");
     BAD(tiny_captioned, caption = 20000, "20000 channels");
     BAD(tiny_router, classes = 0, "router");
+    BAD(tiny_small_router, channels = 4, "images of pixels, of one shape");
     BAD(tiny_shapes, shapes[0].height = 5, "images of 8 x 5 in patches of 2");
     BAD(tiny_shapes, shapes[0].width = 9, "images of 9 x 4 in patches of 2");
     BAD(tiny_shapes, shapes[0].width = 10, "no more patches than 6 x 6 has");
@@ -294,11 +324,17 @@ static void test_bad_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_sizes),     cmocka_unit_test(test_captioned_table),
-        cmocka_unit_test(test_captioned_init),  cmocka_unit_test(test_init),
-        cmocka_unit_test(test_positions),       cmocka_unit_test(test_router_table),
-        cmocka_unit_test(test_from_job),        cmocka_unit_test(test_bad_specs),
-        cmocka_unit_test(test_shapes_from_job), cmocka_unit_test(test_positions_of_shapes),
+        cmocka_unit_test(test_known_sizes),
+        cmocka_unit_test(test_captioned_table),
+        cmocka_unit_test(test_captioned_init),
+        cmocka_unit_test(test_init),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_router_table),
+        cmocka_unit_test(test_from_job),
+        cmocka_unit_test(test_bad_specs),
+        cmocka_unit_test(test_router_of_two_chains),
+        cmocka_unit_test(test_shapes_from_job),
+        cmocka_unit_test(test_positions_of_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

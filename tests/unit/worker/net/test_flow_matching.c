@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "worker/net/flow_matching.h"
+#include "worker/net/resize.h"
 
 enum { B = 6, VALUES = 108, CLASSES = 3 };
 
@@ -197,6 +198,31 @@ static void test_labels_of_a_router(void **state)
     model_free(m);
 }
 
+/* A router beside an upscaler reads the images of a batch made smaller. */
+static void test_small_images(void **state)
+{
+    (void)state;
+    struct model *m;
+    struct weights w;
+    struct model_spec spec = tiny_router();
+    uint8_t low[3 * 3 * 3];
+    spec.image = 3;
+    spec.patch = 1;
+    spec.shrink = 2;
+    OK(model_new(&spec, &m, err));
+    OK(weights_init(&w, f.dev, m, DT_F32, false, err));
+    OK(flow_matching_init(&f.flow, &w, &(struct net_options){.batch = B}, err));
+    assert_int_equal(net_batch_sizes(m, &f.flow.opt).image, 3 * 6 * 6);
+    OK(flow_matching_load(&f.flow, &f.batch, err));
+    for (int i = 0; i < B; i++) {
+        resize_down(f.images + (size_t)i * 3 * 6 * 6, 6, 2, low);
+        assert_memory_equal(f.flow.images + (size_t)i * sizeof low, low, sizeof low);
+    }
+    flow_matching_release(&f.flow);
+    weights_release(&w);
+    model_free(m);
+}
+
 /* ---- latents and captions ---- */
 
 enum { LATENTS = 4 * 6 * 6, PIXELS = 3 * TINY_PIXELS * TINY_PIXELS, TOKENS = 5, WIDTH = 10 };
@@ -366,6 +392,7 @@ int main(void)
         TEST(test_shift),
         TEST(test_labels),
         TEST(test_labels_of_a_router),
+        TEST(test_small_images),
         TEST_CAPTIONS(test_posterior),
         TEST_CAPTIONS(test_captions),
         TEST_CAPTIONS(test_refused_captions),
