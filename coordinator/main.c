@@ -7,6 +7,7 @@
 #include "common/net/loop.h"
 #include "common/net/s3/client.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/job/agree.h"
 #include "coordinator/ship/restore.h"
 #include "coordinator/ship/standby.h"
 #include "coordinator/state/audit.h"
@@ -284,6 +285,7 @@ static int status_of(int rc)
 static struct coordinator_options options_of(const struct settings *s)
 {
     return (struct coordinator_options){
+        .look_again = AGREE_ONE_IN,
         .data_dir = s->data_dir,
         .listen = s->listen,
         .host = s->host,

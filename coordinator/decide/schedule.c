@@ -12,6 +12,15 @@ uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
     return 0;
 }
 
+static bool is_barred(const struct schedule_task *t, uint64_t origin)
+{
+    const size_t most = sizeof(t->not_from) / sizeof(t->not_from[0]);
+    for (size_t i = 0; i < most && t->not_from[i] != 0; i++)
+        if (t->not_from[i] == origin)
+            return true;
+    return false;
+}
+
 /* 0: the task may be taken now; else the time when it may, and *ret_why says what it waits for. */
 static uint64_t held_back(const struct schedule *s, uint64_t worker, const struct schedule_task *t,
                           const struct schedule_options *o, const char **ret_why)
@@ -33,8 +42,7 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         *ret_why = "is for workers that have done tasks well before";
         return UINT64_MAX;
     }
-    if (t->not_for[0] == worker || t->not_for[1] == worker ||
-        (t->not_from[0] != 0 && (t->not_from[0] == o->origin || t->not_from[1] == o->origin))) {
+    if (t->not_for[0] == worker || t->not_for[1] == worker || is_barred(t, o->origin)) {
         *ret_why = "is for another worker, from elsewhere: it looks over what this one did";
         return UINT64_MAX;
     }

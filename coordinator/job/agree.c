@@ -1,5 +1,6 @@
 #include "coordinator/job/agree.h"
 
+#include "common/base/hash.h"
 #include "coordinator/decide/failure.h"
 #include "coordinator/work/member.h"
 
@@ -22,7 +23,8 @@ static bool others_are_here(const struct coordinator *co, const struct task *t, 
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         const uint64_t from = worker_origin(w);
-        if (from != origin && !has_told(t, w->id, from) && member_could_do(co, w, t) &&
+        if (from != origin && from != t->not_from && !has_told(t, w->id, from) &&
+            member_could_do(co, w, t) &&
             failure_count(&t->failed, w->id) < TASK_FAILURES_MAX)
             return true;
     }
@@ -30,12 +32,15 @@ static bool others_are_here(const struct coordinator *co, const struct task *t, 
 }
 
 void agree_not_for(const struct coordinator *co, const struct task *t, uint64_t ret_workers[2],
-                   uint64_t ret_from[2])
+                   uint64_t ret_from[3])
 {
-    for (unsigned i = 0; i < t->n_told && others_are_here(co, t, 0); i++) {
-        ret_workers[i] = t->told[i]->worker;
-        ret_from[i] = t->told[i]->origin;
+    unsigned n = 0;
+    for (; n < t->n_told && others_are_here(co, t, 0); n++) {
+        ret_workers[n] = t->told[n]->worker;
+        ret_from[n] = t->told[n]->origin;
     }
+    if (t->not_from != 0)
+        ret_from[n] = t->not_from;
 }
 
 static bool is_alike(const struct task_told *a, const struct agree_result *b)
@@ -64,6 +69,11 @@ static void note(struct task *t, const struct worker *w, const struct agree_resu
     t->told[t->n_told++] = told;
 }
 
+static uint32_t bit_of(const struct task *t)
+{
+    return 1u << t->kind;
+}
+
 /* Two others agree on another result.  Another release may write other bytes. */
 static void was_wrong(struct coordinator *co, const struct task *t, uint64_t worker)
 {
@@ -74,7 +84,7 @@ static void was_wrong(struct coordinator *co, const struct task *t, uint64_t wor
              "worker %llu (%s) had another result for %s task %llu than two others: it does not "
              "count",
              (ull)w->id, w->name, task_kind_name(t->kind), (ull)t->id);
-    w->confirmed = false;
+    w->confirmed &= ~bit_of(t);
     if (t->kind == TASK_SPLIT && strcmp(w->version, SKERRY_VERSION) == 0)
         member_was_wrong(co, w);
     else
@@ -86,13 +96,26 @@ static void decided(struct coordinator *co, struct task *t, struct worker *w, un
 {
     struct worker *other =
         state_edit_worker(&co->state, state_worker(&co->state, t->told[with]->worker));
-    w->confirmed = true;
-    if (other != NULL)
-        other->confirmed = true;
+    t->agreed = true;
+    w->confirmed |= bit_of(t);
+    if (other != NULL) {
+        other->confirmed |= bit_of(t);
+        member_succeeded(co, other, false);
+    }
     for (unsigned i = 0; i < t->n_told; i++)
         if (i != with)
             was_wrong(co, t, t->told[i]->worker);
     task_forget_told(t);
+}
+
+/* Is it one of the few results of a confirmed worker that another one makes again? */
+static bool is_drawn(const struct coordinator *co)
+{
+    uint32_t x = 0;
+    if (co->opt.look_again == 0)
+        return false;
+    hash_random(&x, sizeof(x));
+    return x % co->opt.look_again == 0;
 }
 
 bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
@@ -107,7 +130,7 @@ bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
             decided(co, t, w, i);
             return true;
         }
-    if (t->n_told == 0 && (w->checked || w->confirmed) && !result->odd)
+    if (t->n_told == 0 && (w->checked || (w->confirmed & bit_of(t))) && !result->odd && !is_drawn(co))
         return true;
     const bool others = others_are_here(co, t, own), again = has_told(t, w->id, own);
     if (others && again)

@@ -1,15 +1,19 @@
-/* Partitions that no single worker decides: which samples a path learns from is in the results of
- * CLUSTER and SPLIT alone.
+/* Results that no single worker decides, where nobody could see that they are wrong: the shards of
+ * an archive (INGEST), version 0 (INIT), and the partitions, which say what a path learns from
+ * (FEATURE, CLUSTER, SPLIT).
  *
- *   report  agree_hear(): that of a worker nobody has confirmed is only noted, and the task waits
- *           for a worker of another origin (worker_origin)
+ *   report  agree_hear(): that of a worker nobody has confirmed, by a result of this kind or by a
+ *           phase (spot_check.h), is only noted, and the task waits for a worker of another origin
+ *           (worker_origin)
  *   again   the same result of both: it counts.  Else a third one makes it, and the two that agree
- *           decide; the other is quarantined if it copied samples otherwise, and has failed if it
- *           fitted otherwise
+ *           decide; the other is quarantined if it copied samples otherwise, and has failed with
+ *           the other kinds
  *
- * A copy has the same bytes everywhere.  A fit has on equal devices; on others the sizes of its
- * partitions may differ by AGREE_APART.  A confirmed worker's results count at once, unless they
- * are odd: possible, but not what was to be expected.
+ * A result is the same if it has the same bytes.  A fit has on equal devices; on others the sizes
+ * of its partitions may differ by AGREE_APART.  What two devices compute alike only nearly is not
+ * compared (latents, features that a network makes), nor version 0 of a user's program.
+ * A confirmed worker's results count at once, but for one in AGREE_ONE_IN, and for odd ones:
+ * possible, but not what was to be expected.
  *
  * Only workers that are here are waited for, and only for AGREE_TRIES tries: while there is none of
  * another origin, and when three make three things of it, the newest result counts.
@@ -22,6 +26,7 @@
 
 #define AGREE_APART 0.05 /* of the samples */
 #define AGREE_TRIES 8    /* by others, until it goes on without them */
+#define AGREE_ONE_IN 16  /* results of confirmed workers: coordinator_options.look_again */
 
 struct agree_result {
     uint8_t hash[32];
@@ -33,8 +38,8 @@ struct agree_result {
 /* Whether the result that the worker of t has reported counts.  False: it is noted. */
 bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
                 const struct agree_result *result);
-/* The workers and origins that may not have the task, if anybody else is here who may. */
+/* The workers and origins that made it, if anybody else is here who may, and task.not_from. */
 void agree_not_for(const struct coordinator *co, const struct task *t, uint64_t ret_workers[2],
-                   uint64_t ret_from[2]);
+                   uint64_t ret_from[3]);
 
 #endif

@@ -147,6 +147,13 @@ static void add_range(struct task *t, const struct job *j, size_t shard)
 
 /* ---- features and clusters ----------------------------------------------- */
 
+/* Who may have made all partitions that were of no use does not make them again. */
+static void make_again(struct coordinator *co, const struct job *j, struct task *t)
+{
+    if (j->suspects.n > 0 && j->generation == 0)
+        task_from_elsewhere(co, t, j->suspects.origin[0], j->useless);
+}
+
 /* If there is no room for the tasks, it is tried again at the next turn, like the others. */
 static void begin_features(struct coordinator *co, struct job *j)
 {
@@ -155,8 +162,10 @@ static void begin_features(struct coordinator *co, struct job *j)
         return;
     for (size_t i = 0; i < n; i++) {
         struct task *t = task_make(co, j, TASK_FEATURE);
+        make_again(co, j, t);
         add_range(t, j, i);
     }
+    j->makers.n = 0;
     enter(co, j, JOB_FEATURES, "features of all samples are computed");
 }
 
@@ -166,6 +175,7 @@ static void begin_clustering(struct coordinator *co, struct job *j)
     if (t == NULL)
         return;
     t->cluster.pass = j->resharded;
+    make_again(co, j, t);
     enter(co, j, JOB_CLUSTERING,
           j->n_scores > 0 ? "a router is trained on what the paths scored"
                           : "samples are assigned to partitions");
@@ -186,6 +196,7 @@ static void begin_splitting(struct coordinator *co, struct job *j)
         }
         struct task *t = task_make(co, j, TASK_SPLIT);
         t->split.group = group++;
+        make_again(co, j, t);
         for (size_t end = i + query_split_group(j, i, n); i < end; i++)
             add_range(t, j, i);
     }
@@ -251,6 +262,42 @@ static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
     return rc;
 }
 
+/* Leaves of the suspects those that made some of these partitions, too. */
+static void suspect(struct job *j, const char *why)
+{
+    const struct job_makers all = j->useless == NULL ? j->makers : j->suspects;
+    j->suspects.n = 0;
+    for (unsigned i = 0; i < all.n; i++)
+        for (unsigned k = 0; k < j->makers.n; k++)
+            if (all.origin[i] == j->makers.origin[k])
+                j->suspects.origin[j->suspects.n++] = all.origin[i];
+    mem_free(j->useless);
+    j->useless = str_dup(why);
+}
+
+/* Are the first partitions of no use, and could a single worker be to blame?  Then others make them
+ * again before that ends the job. */
+static bool doubts_partitions(struct coordinator *co, struct job *j, const char *why)
+{
+    if (co->opt.local || !j->comp.partitioned)
+        return false;
+    if (!has_room(co, shards_cut(j)))
+        return true; /* tried again at the next turn */
+    suspect(j, why);
+    if (j->suspects.n == 0)
+        return false;
+    for (size_t i = shards_cut(j); i < j->n_shards; i++)
+        gc_drop(co, &j->shards[i].blob);
+    job_drop_generation(j, 1);
+    gc_drop(co, &j->partitioner);
+    gc_drop(co, &j->assignment);
+    j->partitioner = j->assignment = (struct blob_ref){0};
+    core_say(co, j->id, 0, "the partitions of job %llu are made again by other workers: %s",
+             (unsigned long long)j->id, why);
+    begin_features(co, j);
+    return true;
+}
+
 static void next_generation(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
@@ -262,7 +309,8 @@ static void next_generation(struct coordinator *co, struct job *j)
     drop_scores(co, j);
     if (make_ledgers(co, j, &err) < 0) {
         j->generation--; /* the ledgers on record are those of the one before */
-        flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
+        if (j->generation > 0 || !doubts_partitions(co, j, err.msg))
+            flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
         return;
     }
     enter(co, j, JOB_RUNNING, "");

@@ -3,6 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/job/family.h"
+#include "coordinator/job/agree.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/work/member.h"
 #include "coordinator/work/tasks.h"
@@ -58,7 +59,7 @@ static void rename_classes(struct coordinator *co, struct job *j, uint64_t names
         struct task *t = task_memory(co->state.tasks[i]);
         if (t->job_id != j->id || t->kind != TASK_INGEST || t->ingest.against == 0)
             continue;
-        t->ingest.against = t->ingest.not_from = 0;
+        t->ingest.against = t->not_from = 0;
         t->failed = (struct failure_list){0};
     }
     j->renamed = true;
@@ -81,7 +82,7 @@ static bool outvotes(struct coordinator *co, struct job *j, struct task *t, cons
         return true;
     }
     t->ingest.against = w->id;
-    t->ingest.not_from = names;
+    t->not_from = names;
     return false;
 }
 
@@ -104,7 +105,7 @@ static void judge(struct coordinator *co, struct task *t, const struct worker *w
                 same->ingest.against = 0;
         }
     }
-    t->ingest.against = t->ingest.not_from = 0;
+    t->ingest.against = t->not_from = 0;
 }
 
 /* Archives of one job must agree: the shorter list of classes is a beginning of the longer one. */
@@ -173,6 +174,35 @@ static int check_uncaptioned(const struct job *j, unsigned place, uint64_t more,
                    (double)all + (double)more, j->spec.data.max_bad);
 }
 
+/* Has another worker to cut it again?  What is in its shards nobody else sees. */
+static bool ingest_waits(struct coordinator *co, struct job *j, struct task *t,
+                         const Skerry__V1__ReportRequest *r, const struct shard_rec *made)
+{
+    struct agree_result result = {0};
+    struct hash h;
+    hash_init(&h);
+    result_hash_shards(&h, made, r->n_shards);
+    for (size_t i = 0; i < r->n_classes; i++)
+        hash_update(&h, r->classes[i], strlen(r->classes[i]) + 1);
+    hash_update(&h, &r->uncaptioned, sizeof(r->uncaptioned));
+    hash_final(&h, result.hash);
+    return !agree_hear(co, j, t, &result);
+}
+
+/* A single worker may have cut too many out of its archives, so others cut all of them once more
+ * before that is a fault of the data. */
+static int check_room(struct coordinator *co, struct job *j, size_t n, struct err *err)
+{
+    if (j->n_shards + n <= JOB_SHARDS_MAX)
+        return 0;
+    if (j->recut || co->opt.local || !tasks_recut(co, j, 0, "they make too many shards"))
+        return err_set(err, -ERR_CONFIG,
+                       "the archives make more than %d shards; raise data.shard_samples",
+                       JOB_SHARDS_MAX);
+    j->recut = true;
+    return 0; /* none is left of those that were cut before */
+}
+
 static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -185,19 +215,20 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
         return err_set(err, -EINVAL,
                        "an archive gave %zu shards, expected 1 to 4096; raise data.shard_samples",
                        r->n_shards);
-    if (j->n_shards + r->n_shards > JOB_SHARDS_MAX)
-        return err_set(err, -ERR_CONFIG,
-                       "the archives make more than %d shards; raise data.shard_samples",
-                       JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
         rc = result_shard(co, j, r->shards[i], &made[i], err);
         made[i].partition = 0;
         made[i].source = t->ingest.url;
     }
+    if (rc == 0 && w == NULL)
+        rc = err_set(err, -ERR_STALE, "its worker is gone");
+    if (rc == 0 && ingest_waits(co, j, t, r, made))
+        rc = KIND_WAITS;
     if (rc == 0)
-        rc = w == NULL ? err_set(err, -ERR_STALE, "its worker is gone")
-                       : merge_classes(co, j, t, w, r, err);
+        rc = check_room(co, j, r->n_shards, err);
+    if (rc == 0)
+        rc = merge_classes(co, j, t, w, r, err);
     for (size_t i = 0; i < r->n_shards && rc == 0; i++)
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)

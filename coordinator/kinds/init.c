@@ -4,6 +4,8 @@
 #include "common/base/clock.h"
 #include "common/net/blobstore.h"
 #include "common/st/st.h"
+#include "common/job/family.h"
+#include "coordinator/job/agree.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/result.h"
 
@@ -70,6 +72,19 @@ static void adopt_level(struct coordinator *co, struct job *j, const struct task
     }
 }
 
+/* Has another worker to draw it again?  A user's program may draw other values each time. */
+static bool init_waits(struct coordinator *co, struct job *j, struct task *t,
+                       const struct blob_ref *made, size_t n)
+{
+    struct agree_result result = {0};
+    struct hash h;
+    hash_init(&h);
+    for (size_t i = 0; i < n; i++)
+        result_hash_blob(&h, &made[i]);
+    hash_final(&h, result.hash);
+    return !job_family(&j->spec)->external && !agree_hear(co, j, t, &result);
+}
+
 /* One contribution per level of the task's network, to its module of index 0. */
 static int init_apply(struct coordinator *co, struct job *j, struct task *t,
                       const Skerry__V1__ReportRequest *r, struct err *err)
@@ -93,6 +108,8 @@ static int init_apply(struct coordinator *co, struct job *j, struct task *t,
         if (rc == 0)
             rc = check_full(co, &made[m->level], &params[m->level], err);
     }
+    if (rc == 0 && init_waits(co, j, t, made, n))
+        rc = KIND_WAITS;
     if (rc == 0)
         result_rows(co, j, t, r);
     for (uint32_t l = 0; l < n && rc == 0; l++)

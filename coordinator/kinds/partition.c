@@ -9,6 +9,14 @@
 #include "coordinator/work/query.h"
 #include "coordinator/work/shards.h"
 
+/* Notes who made a part of the partitions, if nobody else has made the same. */
+static void note_maker(struct coordinator *co, struct job *j, const struct task *t)
+{
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    if (w != NULL && !t->agreed)
+        job_add_maker(j, worker_origin(w));
+}
+
 /* ---- FEATURE -------------------------------------------------------------- */
 
 /* Chunks are many times as large as the features: only scored samples need them. */
@@ -28,12 +36,33 @@ static void feature_message(struct message *b, Skerry__V1__Task *msg)
         message_networks(b, msg);
 }
 
+/* Those of a network have other bits on other devices, and latents may have been made on them. */
+static bool features_repeat(const struct job *j)
+{
+    const int of = job_features(&j->spec);
+    return of == JOB_FEATURES_PIXELS || of == JOB_FEATURES_NGRAMS || of == JOB_FEATURES_COLUMN;
+}
+
+static bool feature_waits(struct coordinator *co, struct job *j, struct task *t,
+                          const struct blob_ref *made)
+{
+    struct agree_result result = {0};
+    memcpy(result.hash, made->sha256, sizeof(result.hash));
+    return features_repeat(j) && !agree_hear(co, j, t, &result);
+}
+
 static int feature_apply(struct coordinator *co, struct job *j, struct task *t,
                          const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    int rc = result_blob(co, r->output, "the file of features", &t->output, err);
+    struct blob_ref made;
+    int rc = result_blob(co, r->output, "the file of features", &made, err);
     if (rc < 0)
         return rc;
+    if (feature_waits(co, j, t, &made))
+        return KIND_WAITS;
+    note_maker(co, j, t);
+    t->output = made;
+    gc_drop(co, &j->shards[t->ranges[0].shard].features);
     job_edit_shard(j, t->ranges[0].shard)->features = t->output;
     return 0;
 }
@@ -137,12 +166,6 @@ static bool is_odd(const struct job *j, const Skerry__V1__ReportRequest *r)
     return odd;
 }
 
-static void hash_ref(struct hash *h, const struct blob_ref *b)
-{
-    hash_update(h, b->sha256, sizeof(b->sha256));
-    hash_update(h, &b->size, sizeof(b->size));
-}
-
 /* Has another worker to make it again? */
 static bool waits_for_another(struct coordinator *co, struct job *j, struct task *t,
                               const Skerry__V1__ReportRequest *r,
@@ -151,8 +174,8 @@ static bool waits_for_another(struct coordinator *co, struct job *j, struct task
     struct agree_result made = {.sizes = r->sizes, .n_sizes = r->n_sizes, .odd = is_odd(j, r)};
     struct hash h;
     hash_init(&h);
-    hash_ref(&h, partitioner);
-    hash_ref(&h, assignment);
+    result_hash_blob(&h, partitioner);
+    result_hash_blob(&h, assignment);
     hash_update(&h, r->sizes, r->n_sizes * sizeof(*r->sizes));
     hash_final(&h, made.hash);
     return !agree_hear(co, j, t, &made);
@@ -175,6 +198,7 @@ static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
         return rc;
     if (waits_for_another(co, j, t, r, &partitioner, &assignment))
         return KIND_WAITS;
+    note_maker(co, j, t);
     gc_drop(co, &j->partitioner_before);
     gc_drop(co, &j->assignment);
     j->partitioner_before = j->partitioner;
@@ -245,12 +269,7 @@ static bool split_waits(struct coordinator *co, struct job *j, struct task *t,
     struct agree_result result = {.odd = exceeds(j, made, n)};
     struct hash h;
     hash_init(&h);
-    for (size_t i = 0; i < n; i++) {
-        hash_ref(&h, &made[i].blob);
-        hash_update(&h, &made[i].samples, sizeof(made[i].samples));
-        hash_update(&h, &made[i].tokens, sizeof(made[i].tokens));
-        hash_update(&h, &made[i].partition, sizeof(made[i].partition));
-    }
+    result_hash_shards(&h, made, n);
     hash_final(&h, result.hash);
     return !agree_hear(co, j, t, &result);
 }
@@ -277,10 +296,13 @@ static int split_apply(struct coordinator *co, struct job *j, struct task *t,
         rc = check_count(j, t, samples, holdout, err);
     if (rc == 0 && split_waits(co, j, t, made, r->n_shards))
         rc = KIND_WAITS;
-    const bool room = j->n_shards + r->n_shards <= JOB_SHARDS_MAX;
-    if (rc == 0 && !room) /* nobody could do better */
-        job_doom(j, "its data make more than %d shards; raise data.shard_samples", JOB_SHARDS_MAX);
-    for (size_t i = 0; i < r->n_shards && rc == 0 && room; i++)
+    if (rc == 0 && j->n_shards + r->n_shards > JOB_SHARDS_MAX)
+        rc = err_set(err, -ERR_CONFIG,
+                     "the partitions make more than %d shards; raise data.shard_samples",
+                     JOB_SHARDS_MAX);
+    if (rc == 0)
+        note_maker(co, j, t);
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++)
         *job_add_shard(j) = made[i];
     mem_free(made);
     return rc;

@@ -50,6 +50,23 @@ int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__
     return 0;
 }
 
+void result_hash_blob(struct hash *h, const struct blob_ref *b)
+{
+    hash_update(h, b->sha256, sizeof(b->sha256));
+    hash_update(h, &b->size, sizeof(b->size));
+}
+
+void result_hash_shards(struct hash *h, const struct shard_rec *made, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        result_hash_blob(h, &made[i].blob);
+        hash_update(h, &made[i].samples, sizeof(made[i].samples));
+        hash_update(h, &made[i].tokens, sizeof(made[i].tokens));
+        hash_update(h, &made[i].partition, sizeof(made[i].partition));
+        hash_update(h, &made[i].holdout, sizeof(made[i].holdout));
+    }
+}
+
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
                  const Skerry__V1__ReportRequest *r)
 {

@@ -2,6 +2,7 @@
 #ifndef COORDINATOR_KINDS_RESULT_H
 #define COORDINATOR_KINDS_RESULT_H
 
+#include "common/base/hash.h"
 #include "coordinator/state/core.h"
 #include "proto/skerry.pb-c.h"
 
@@ -20,5 +21,9 @@ void result_drawn(struct job *j, const struct task *t);
 /* The shard of job j that a report names; the numbers that are added up are within their bounds. */
 int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
                  struct shard_rec *ret, struct err *err);
+
+/* Adds what a result names to the hash by which two of them are compared (agree.h). */
+void result_hash_blob(struct hash *h, const struct blob_ref *b);
+void result_hash_shards(struct hash *h, const struct shard_rec *made, size_t n);
 
 #endif

@@ -129,13 +129,11 @@ static struct schedule_task *candidates(struct coordinator *co)
             .needs_trainers = query_needs_trainers(j, t),
         };
         fill_owner(co, j, t, &list[i]);
-        if (t->kind == TASK_INGEST)
-            list[i].not_from[0] = t->ingest.not_from;
-        else if (t->kind == TASK_CHECK)
+        if (t->kind == TASK_CHECK)
             spot_check_not_for(s, t, list[i].not_for, list[i].not_from);
         else if (t->kind == TASK_EVAL && !best_not_for(co, t, list[i].not_for, list[i].not_from))
             guard_not_for(co, t, list[i].not_for, list[i].not_from);
-        else if (t->n_told > 0)
+        else
             agree_not_for(co, t, list[i].not_for, list[i].not_from);
     }
     return list;

@@ -425,7 +425,6 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         return rc;
     }
     if (rc > 0) { /* nobody knows yet whether it is right */
-        member_succeeded(co, w, true);
         w->reported_ms = core_now(co);
         task_requeue(co, t, "another worker makes it again, to compare");
         return 0;

@@ -96,6 +96,7 @@ void job_free(struct job *j)
     mem_free((void *)j->scores);
     mem_free((void *)j->rows);
     mem_free(j->refused);
+    mem_free(j->useless);
     mem_free(j->doom);
     mem_free(j->unread_blobs);
     mem_free(j->modules_edited.at);
@@ -233,6 +234,23 @@ void job_drop_shards(struct job *j, const bool *of)
             *job_edit_shard(j, kept++) = s;
     }
     j->n_shards = kept;
+    j->shrunk = true;
+}
+
+void job_add_maker(struct job *j, uint64_t origin)
+{
+    struct job_makers *m = &j->makers;
+    for (unsigned i = 0; i < m->n; i++)
+        if (m->origin[i] == origin)
+            return;
+    if (m->n < JOB_MAKERS_MAX)
+        m->origin[m->n++] = origin;
+}
+
+void job_drop_generation(struct job *j, uint32_t generation)
+{
+    while (j->n_shards > 0 && j->shards[j->n_shards - 1].generation >= generation)
+        j->n_shards--;
     j->shrunk = true;
 }
 

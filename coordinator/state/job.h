@@ -183,6 +183,14 @@ struct bad_place {
     uint64_t uncaptioned; /* and images without a caption */
 };
 
+#define JOB_MAKERS_MAX 64
+
+/* Origins of workers, each once, at most JOB_MAKERS_MAX. */
+struct job_makers {
+    uint64_t origin[JOB_MAKERS_MAX];
+    unsigned n;
+};
+
 /* The newest step trace (what each device of a worker did in a step), as the worker sent it.
  * text NULL: there is none. */
 struct job_trace {
@@ -254,6 +262,10 @@ struct job {
     bool recut;      /* (m) archives were cut again, since the dataset was of no use */
     bool renamed;    /* (m) and since two places contradicted one place's names of classes */
     bool shrunk;     /* (m) rows of shards and classes beyond the last go from the store */
+    /* (m) Who made some part of the present partitions that nobody confirmed; who made some of all
+     * that were of no use, the last for this reason (NULL: none were). */
+    struct job_makers makers, suspects;
+    char *useless;
     char *doom; /* (m) why it shall fail: flow.c ends it in the next turn; NULL: it shall not */
     /* (m) Why a newer rule refuses the job, which was saved before, or how its rows are damaged. */
     char *refused;
@@ -372,6 +384,9 @@ void job_add_class(struct job *j, const char *name, uint64_t samples);
 void job_drop_classes(struct job *j, size_t n);
 /* Forgets the shards of the archives, by number in data.url, for which `of` is true. */
 void job_drop_shards(struct job *j, const bool *of);
+void job_add_maker(struct job *j, uint64_t origin);
+/* Drops the newest shards, from this generation on. */
+void job_drop_generation(struct job *j, uint32_t generation);
 /* Takes back what was counted of an archive cut by one of this origin: images without a caption,
  * and bad samples without a name. */
 void job_uncount_archive(struct job *j, uint64_t origin, uint64_t uncaptioned, uint64_t unnamed);

@@ -20,6 +20,7 @@ struct coordinator_options {
     uint64_t store_cache_bytes; /* of the local cache of a store's blobs */
     unsigned outer_threads;
     bool local;           /* one person's, who waits, with workers on this machine: failure.h */
+    unsigned look_again;  /* of so many results of confirmed workers one is made again; 0: none */
     double egress_price;  /* dollars per GB (1e9 bytes) that workers download */
     double request_price; /* dollars per million requests to the store */
 };

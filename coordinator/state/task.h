@@ -87,7 +87,6 @@ struct task_ingest {
     uint64_t against; /* (m) a worker whose names of classes the others contradict; 0: none */
     uint64_t from;    /* (m) the origin of who cut it */
     uint64_t uncaptioned, unnamed; /* (m) images without a caption, bad samples without a name */
-    uint64_t not_from; /* (m) the origin whose workers do not have it, as it is to judge them */
 };
 
 /* TRAIN: a phase of a replica; CHECK: a repetition of another worker's phase. */
@@ -215,8 +214,10 @@ struct task {
     uint64_t progress_gap_ms; /* the gap after which it was last judged stuck */
     char activity[129];
     float loss;
-    struct task_told *told[TASK_TOLD_MAX]; /* CLUSTER and SPLIT */
+    struct task_told *told[TASK_TOLD_MAX]; /* the kinds of coordinator/job/agree.h */
     unsigned n_told;
+    bool agreed; /* two made its result alike */
+    uint64_t not_from; /* the origin whose workers do not have it, as it is to judge them */
     struct {
         uint64_t worker_id;
         uint64_t next; /* it has told the points of smaller steps */
@@ -284,10 +285,10 @@ struct snapshot *snapshot_new(size_t n);
 /* Replaces the TRAIN task's snapshot; takes s, which may be NULL. */
 void task_set_snapshot(struct task *t, struct snapshot *s);
 
-/* Is it an archive that waits for a worker of another origin than those who had it? */
+/* Does it wait for a worker of another origin than those who had it? */
 static inline bool task_is_elsewhere(const struct task *t)
 {
-    return t->kind == TASK_INGEST && t->ingest.not_from != 0;
+    return t->not_from != 0;
 }
 
 /* For writing fields marked (m) only: nothing is marked as edited. */

@@ -105,7 +105,7 @@ struct worker {
     uint64_t machine;         /* equal for workers on one machine, as they say; 0: unknown */
     struct worker_share share;
     uint32_t diverged_alone;       /* phases that only it called diverged, and others have done */
-    bool confirmed;                /* its partitions were those of another worker (agree.h) */
+    uint32_t confirmed;            /* a bit for each kind that another made alike (agree.h) */
     uint64_t quarantined_until_ms; /* 0: not quarantined */
     uint64_t heard_ms;
     uint64_t reported_ms;       /* its last accepted result; 0: none */

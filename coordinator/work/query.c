@@ -286,8 +286,13 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
             (t->failures < TASK_FAILURES_MAX && !failure_doubted(&t->failed) &&
              !task_is_elsewhere(t)))
             continue;
-        (void)snprintf(ret_reason, REASON_MAX, "%s task %llu failed %u times, at last: %.400s",
-                       task_kind_name(t->kind), (unsigned long long)t->id, t->failures, t->reason);
+        const int n = snprintf(ret_reason, REASON_MAX, "%s task %llu", task_kind_name(t->kind),
+                               (unsigned long long)t->id);
+        if (t->failures > 0)
+            (void)snprintf(ret_reason + n, REASON_MAX - (size_t)n,
+                           " failed %u times, at last: %.400s", t->failures, t->reason);
+        else
+            (void)snprintf(ret_reason + n, REASON_MAX - (size_t)n, " waits: %.400s", t->reason);
         return true;
     }
     for (uint32_t m = 0; m < j->comp.n_modules; m++)

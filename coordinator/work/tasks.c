@@ -278,7 +278,7 @@ uint64_t task_folded(const struct task *t)
 /* Can w run the task? */
 static bool may_try(const struct coordinator *co, const struct task *t, const struct worker *w)
 {
-    if (t->kind == TASK_INGEST && t->ingest.not_from == worker_origin(w))
+    if (t->not_from != 0 && t->not_from == worker_origin(w))
         return false;
     return w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t);
 }
@@ -330,7 +330,7 @@ static const char *who_is_asked(const struct coordinator *co, const struct task 
 {
     const struct worker *holder = state_worker(&co->state, t->worker_id);
     const bool elsewhere = task_is_elsewhere(t);
-    for (size_t i = 0; holder != NULL && i < co->state.n_workers; i++) {
+    for (size_t i = 0; (elsewhere || holder != NULL) && i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         const bool apart = elsewhere || co->opt.local || w->token_id != holder->token_id ||
                            w->machine == 0 || w->machine != holder->machine;
@@ -394,17 +394,23 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
     task_requeue(co, t, text);
 }
 
+void task_from_elsewhere(const struct coordinator *co, struct task *t, uint64_t origin,
+                         const char *why)
+{
+    t->not_from = origin;
+    say_who(co, t, why, t->reason);
+}
+
 /* That the archive is cut again is nobody's word that it cannot be. */
 static void recut(struct coordinator *co, struct job *j, struct task *t, const char *why)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
     char text[REASON_MAX];
     job_uncount_archive(j, t->ingest.from, t->ingest.uncaptioned, t->ingest.unnamed);
-    t->ingest = (struct task_ingest){.url = t->ingest.url,
-                                     .against = t->ingest.against,
-                                     .not_from = w != NULL ? worker_origin(w) : 0};
+    t->ingest = (struct task_ingest){.url = t->ingest.url, .against = t->ingest.against};
     t->failed = (struct failure_list){0};
-    say_who(co, t, why, text);
+    task_from_elsewhere(co, t, w != NULL ? worker_origin(w) : 0, why);
+    (void)str_copy(text, sizeof(text), t->reason);
     task_requeue(co, t, text);
 }
 

@@ -38,6 +38,10 @@ enum task_fault {
 };
 /* The task's holder failed it. */
 void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason);
+/* Only workers of other origins than this one may have t from now on; the reason says why, and
+ * which worker is needed. */
+void task_from_elsewhere(const struct coordinator *co, struct task *t, uint64_t origin,
+                         const char *why);
 /* Archives are to be cut again by workers of other origins, and their shards go: those cut by
  * workers of this origin, or all (0).  False: there are none. */
 bool tasks_recut(struct coordinator *co, struct job *j, uint64_t origin, const char *why);

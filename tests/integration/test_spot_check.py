@@ -6,7 +6,7 @@ from common import wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 from test_ddm import write as write_experts
 
-ALIKE = r"the phase of worker (\d+), task \d+, is confirmed by worker (\d+) \((.*) apart\)"
+ALIKE = r"the phase of worker {}, task \d+, is confirmed by worker {} \((.*) apart\)"
 
 
 def test_honest_workers_agree(swarm):
@@ -19,13 +19,13 @@ def test_honest_workers_agree(swarm):
     swarm.joined("proven", "new")
     job = swarm.submit(rounds=200, replicas=2, images=400)
     ids = {w["name"]: w["id"] for w in swarm.get("/v1/workers").json()["items"]}
-    found = wait_until(lambda: re.search(ALIKE, swarm.log("coordinatord")), 60, "the check of a phase")
-    assert [int(i) for i in found.groups()[:2]] == [ids["new"], ids["proven"]], found[0]
-    assert found[3] == "0", found[0]
+    alike = ALIKE.format(ids["new"], ids["proven"])
+    found = wait_until(lambda: re.search(alike, swarm.log("coordinatord")), 60, "the check of a phase")
+    assert found[1] == "0", found[0]
     round_then = swarm.job(job)["round"]
     swarm.wait_round(job, round_then + 3)  # and everybody trains
     checks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"].upper() == "CHECK"]
-    assert [t["state"] for t in checks] == ["done"], checks
+    assert len(checks) <= 2 and {t["state"] for t in checks} == {"done"}, checks  # once each, at most
     assert "is not confirmed" not in swarm.log("coordinatord")
 
 

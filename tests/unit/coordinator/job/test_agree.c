@@ -1,6 +1,7 @@
 /* Partitions that one worker made are made again by another one from elsewhere, and two that agree
  * decide; a lone one goes on.  Whole coordinators (grid.h). */
 #include "coordinator/job/agree.h"
+#include "coordinator/work/query.h"
 #include "tests/unit/coordinator/grid.h"
 
 #define SPEC(outer)                                                                                \
@@ -29,9 +30,11 @@ static void begin_at(struct grid *g, struct rig *r, const char *spec, enum job_s
 {
     static const char *const from[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
     grid_begin(g, r, spec, false);
+    join_from(r, FIRST, from[FIRST]);
+    settle(r);
     while (grid_job(g)->state != s)
         (void)grid_step(g);
-    for (int i = 0; i <= others; i++)
+    for (int i = 1; i <= others; i++)
         join_from(r, i, from[i]);
 }
 
@@ -86,7 +89,7 @@ static bool says_so(struct grid *g)
     return found;
 }
 
-/* Both make the same: it counts, and what they make from then on counts at once. */
+/* Both make the same: it counts, and what they make of this kind from then on counts at once. */
 static void test_honest(void **state)
 {
     struct rig *r = *state;
@@ -102,7 +105,12 @@ static void test_honest(void **state)
     assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
     assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
     assert_true(worker(r, FIRST)->confirmed && worker(r, SECOND)->confirmed);
-    const size_t n = grid_job(&g)->n_shards;
+    size_t n = grid_job(&g)->n_shards;
+    make(&g, FIRST, TASK_SPLIT, false);
+    assert_int_equal(grid_job(&g)->n_shards, n);
+    make(&g, SECOND, TASK_SPLIT, false);
+    assert_true(grid_job(&g)->n_shards > n);
+    n = grid_job(&g)->n_shards;
     make(&g, FIRST, TASK_SPLIT, false);
     assert_true(grid_job(&g)->n_shards > n);
 }
@@ -250,6 +258,120 @@ static void test_odd(void **state)
     assert_true(grid_job(&g)->n_shards > n);
 }
 
+#define DILOCO                                                                                     \
+    "name: diloco\nseed: 3\ndata: {path: x, image_size: 16}\n"                                     \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"                            \
+    "outer: {rounds: 2, steps: 2}\neval: {every: 0}\nsample: {every: 0}\n"
+
+/* Other weights than those of the seed. */
+static struct blob_ref other_weights(struct rig *r)
+{
+    char *path = fx_path(&r->f, "others");
+    float *x = fx_array();
+    fx_normal(9, 1.0f, x);
+    fx_write_full(path, x);
+    const struct blob_ref ref = put_file(r, path);
+    free(x);
+    mem_free(path);
+    return ref;
+}
+
+/* With a version 0 that fits no network nobody could begin a phase. */
+static void test_version_0(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, DILOCO, JOB_INITIALISING, 2);
+    struct grid_result *x = does(&g, FIRST, TASK_INIT, false);
+    const struct blob_ref right = x->refs[0];
+    x->m.contributions[0]->blob = grid_blob(x, other_weights(r));
+    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    assert_int_equal(grid_job(&g)->modules[0].n_versions, 0);
+    gets_nothing(r, FIRST);
+    make(&g, SECOND, TASK_INIT, false);
+    make(&g, THIRD, TASK_INIT, false);
+    assert_int_equal(grid_job(&g)->state, JOB_RUNNING);
+    assert_memory_equal(grid_job(&g)->modules[0].versions[0].full.sha256, right.sha256, 32);
+    assert_int_equal(worker(r, FIRST)->failures_row, 1);
+}
+
+/* What samples are partitioned by. */
+static void test_features(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_FEATURES, 2);
+    struct grid_result *x = does(&g, FIRST, TASK_FEATURE, false);
+    const struct blob_ref right = x->refs[0];
+    const uint32_t shard = state_task(&r->co->state, g.w->task->id)->ranges[0].shard;
+    x->m.output = grid_text(&g, x, "a lie", 0, 0, 0);
+    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    while (grid_job(&g)->state == JOB_FEATURES)
+        if (!does_any(&g, SECOND) && !does_any(&g, THIRD))
+            fail_msg("nobody gets a task");
+    assert_memory_equal(grid_job(&g)->shards[shard].features.sha256, right.sha256, 32);
+    assert_true(worker(r, SECOND)->confirmed && worker(r, THIRD)->confirmed);
+    assert_false(worker(r, FIRST)->confirmed);
+}
+
+/* All samples are in one partition, and the other one has nothing to train on. */
+static void make_useless(struct grid *g, int i)
+{
+    while (grid_job(g)->state == JOB_FEATURES)
+        make(g, i, TASK_FEATURE, false);
+    make(g, i, TASK_CLUSTER, true);
+    while (grid_job(g)->state == JOB_SPLITTING) {
+        struct grid_result *x = does(g, i, TASK_SPLIT, true);
+        assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+    }
+}
+
+/* Partitions of no use end no job while one worker alone has made them: another one makes them. */
+static void test_useless(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    char what[REASON_MAX];
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 0);
+    const size_t n = grid_job(&g)->n_shards;
+    make_useless(&g, FIRST);
+    assert_int_equal(grid_job(&g)->state, JOB_FEATURES);
+    assert_int_equal(grid_job(&g)->n_shards, n);
+    gets_nothing(r, FIRST);
+    assert_true(query_stalled(&r->co->state, grid_job(&g), what));
+    assert_non_null(strstr(what, "partition 1 of 2 with 0 samples"));
+    assert_non_null(strstr(what, "start a worker with another token or address"));
+    join_from(r, SECOND, "10.0.0.2:1");
+    while (grid_job(&g)->state == JOB_FEATURES)
+        make(&g, SECOND, TASK_FEATURE, false);
+    make(&g, SECOND, TASK_CLUSTER, false);
+    while (grid_job(&g)->state == JOB_SPLITTING) {
+        gets_nothing(r, FIRST);
+        make(&g, SECOND, TASK_SPLIT, false);
+    }
+    assert_int_equal(grid_job(&g)->state, JOB_RUNNING);
+    assert_int_equal(grid_job(&g)->generation, 1);
+    stop(r);
+    start(r);
+    assert_int_equal(grid_job(&g)->n_shards - n, 6);
+    assert_int_equal(grid_job(&g)->sizes[0], grid_job(&g)->sizes[1]);
+}
+
+/* When two say so, the data are like that. */
+static void test_useless_twice(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 0);
+    make_useless(&g, FIRST);
+    edit_worker(r, r->workers[FIRST].id)->state = WORKER_LEFT;
+    join_from(r, SECOND, "10.0.0.2:1");
+    make_useless(&g, SECOND);
+    assert_int_equal(grid_job(&g)->state, JOB_FAILED);
+    assert_non_null(strstr(grid_job(&g)->reason, "the data cannot be partitioned like this"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,6 +384,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_undecided, begin, end),
         cmocka_unit_test_setup_teardown(test_switched_off, begin, end),
         cmocka_unit_test_setup_teardown(test_odd, begin, end),
+        cmocka_unit_test_setup_teardown(test_version_0, begin, end),
+        cmocka_unit_test_setup_teardown(test_features, begin, end),
+        cmocka_unit_test_setup_teardown(test_useless, begin, end),
+        cmocka_unit_test_setup_teardown(test_useless_twice, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -390,12 +390,13 @@ static void test_progress_and_garbage(void **state)
 }
 
 /* A split that loses samples is refused; partitions that cannot fill a phase end the job
- * with their number. */
+ * with their number, where nobody else can come. */
 static void test_bad_partitions(void **state)
 {
     struct rig *r = *state;
     struct grid g = {.mode = GRID_CALM};
     static struct grid_result x;
+    r->co->opt.local = true;
     grid_begin(&g, r, ddm, false);
     run_until(&g, JOB_SPLITTING);
     const Skerry__V1__Task *t = grid_next(&g);

@@ -40,6 +40,7 @@ static const struct job *begin_job(struct rig *r, const char *spec)
 {
     join_all(r);
     const struct job *j = state_job(&r->co->state, submit_spec(r, spec));
+    edit_worker(r, r->workers[OLD].id)->confirmed = 1u << TASK_INIT;
     do_init(r, &r->workers[OLD]);
     edit_worker(r, r->workers[THIRD].id)->tasks_done = 1;
     return j;

@@ -4,12 +4,14 @@
 #include "coordinator/work/query.h"
 #include "coordinator/work/tasks.h"
 
-static const char by_url[] =
-    "name: fake\nseed: 3\n"
-    "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"
-    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
-    "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
+#define BY_URL(outer)                                                                              \
+    "name: fake\nseed: 3\n"                                                                        \
+    "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"           \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"                            \
+    "outer: {rounds: 2, steps: 2" outer "}\nsample: {count: 4}\n"
+
+static const char by_url[] = BY_URL(", spot_check: false"), compared[] = BY_URL("");
 
 static const char texts_by_url[] =
     "name: fake\nseed: 3\n"
@@ -177,14 +179,19 @@ static void too_many_shards(void **state)
 }
 
 /* A job of two archives, and three workers in places of their own. */
-static struct job *begin_apart(struct rig *r)
+static struct job *begin_apart_as(struct rig *r, const char *spec)
 {
     static const char *const at[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
         (void)str_copy(edit_worker(r, r->workers[i].id)->address, 64, at[i]);
     }
-    return state_job(&r->co->state, submit_urls(r));
+    return state_job(&r->co->state, submit_as(r, spec));
+}
+
+static struct job *begin_apart(struct rig *r)
+{
+    return begin_apart_as(r, by_url);
 }
 
 static bool ingest_class(struct rig *r, unsigned worker, const char *class)
@@ -402,6 +409,59 @@ static void restart_in_doubt(void **state)
     assert_int_equal(j->n_shards, 2);
 }
 
+/* What is in the shards nobody sees: the archive of a worker that nobody has confirmed is cut again,
+ * and two that agree decide. */
+static void shards_are_compared(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart_as(r, compared);
+    assert_true(ingest_by(r, &r->workers[0], &(struct cut){.samples = 39}));
+    settle(r);
+    assert_int_equal(j->n_shards, 0);
+    for (unsigned i = 1; i < 3; i++)
+        assert_true(ingest_class(r, i, NULL));
+    assert_int_equal(j->n_shards, 1);
+    assert_int_equal(j->shards[0].samples, 40);
+    assert_int_equal(state_worker(&r->co->state, r->workers[0].id)->failures_row, 1);
+    assert_true(ingest_class(r, 1, NULL)); /* which is confirmed now */
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(j->n_shards, 2);
+}
+
+/* Also a confirmed worker's, once in a while. */
+static void now_and_then(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart_as(r, compared);
+    edit_worker(r, r->workers[0].id)->confirmed = 1u << TASK_INGEST;
+    assert_true(ingest_class(r, 0, NULL));
+    assert_int_equal(j->n_shards, 1);
+    r->co->opt.look_again = 1;
+    assert_true(ingest_class(r, 0, NULL));
+    assert_int_equal(j->n_shards, 1);
+    nothing_for(r, 0);
+    assert_true(ingest_class(r, 1, NULL));
+    assert_int_equal(j->state, JOB_INITIALISING);
+}
+
+/* A lone worker that cuts too many shards does not end the job: others cut its archives again. */
+static void too_many_of_one(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_apart(r);
+    assert_true(ingest_class(r, 0, NULL));
+    while (j->n_shards < JOB_SHARDS_MAX)
+        *job_add_shard(j) = (struct shard_rec){.samples = 40};
+    j->shards_edited.n = 0; /* to write them all takes seconds */
+    assert_true(ingest_class(r, 1, NULL));
+    assert_int_equal(j->state, JOB_INGESTING);
+    assert_int_equal(j->shards[j->n_shards - 1].source, 1);
+    nothing_for(r, 0);
+    assert_true(ingest_class(r, 2, NULL));
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(j->n_shards, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +478,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(recut_counts_once, begin, end),
         cmocka_unit_test_setup_teardown(blamed_once, begin, end),
         cmocka_unit_test_setup_teardown(restart_in_doubt, begin, end),
+        cmocka_unit_test_setup_teardown(shards_are_compared, begin, end),
+        cmocka_unit_test_setup_teardown(now_and_then, begin, end),
+        cmocka_unit_test_setup_teardown(too_many_of_one, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

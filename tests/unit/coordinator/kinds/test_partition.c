@@ -353,7 +353,7 @@ static void test_split_result(void **state)
     assert_true(j->shards[5].tokens == 60);
 }
 
-/* A job's shards have a limit: what does not fit is no fault of its worker. */
+/* A job's shards have a limit, and that they are more ends it when a second worker says so, too. */
 static void test_split_of_many(void **state)
 {
     struct rig *r = *state;
@@ -366,10 +366,9 @@ static void test_split_of_many(void **state)
     bring_shard(r, &x, 46, 1);
     taken(r, j, t, &x);
     assert_int_equal(j->n_shards, JOB_SHARDS_MAX);
-    assert_null(j->doom);
-    taken(r, j, t, &x);
+    refused(r, j, t, &x, -ERR_CONFIG, "the partitions make more than 65536 shards");
     assert_int_equal(j->n_shards, JOB_SHARDS_MAX);
-    assert_string_equal(j->doom, "its data make more than 65536 shards; raise data.shard_samples");
+    assert_null(j->doom);
 }
 
 /* ---- SCORE ---- */
