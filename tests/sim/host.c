@@ -26,6 +26,7 @@ struct process {
 
 static struct {
     bool ships, restores;
+    unsigned look_again;
     void (*serves)(struct coordinator *co);
     struct process now, old; /* old: deposed */
     unsigned processes;
@@ -47,6 +48,7 @@ static struct coordinator_options options(const char *dir)
         .store_workers = "no",
         .store_state = host.ships,
         .store_cache_bytes = 1u << 30,
+        .look_again = host.look_again,
     };
 }
 
@@ -238,10 +240,11 @@ uint64_t host_taken_over(void)
     return host.taken_over;
 }
 
-void host_begin(bool ships, void (*serves)(struct coordinator *co))
+void host_begin(bool ships, unsigned look_again, void (*serves)(struct coordinator *co))
 {
     memset(&host, 0, sizeof(host));
     host.ships = ships;
+    host.look_again = look_again;
     host.serves = serves;
     store_begin();
 }

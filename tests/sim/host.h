@@ -10,8 +10,8 @@
 struct coordinator;
 struct loop;
 
-/* serves(): this one does from now on; NULL: none does, for a while. */
-void host_begin(bool ships, void (*serves)(struct coordinator *co));
+/* look_again: as its option.  serves(): this one does from now on; NULL: none does, for a while. */
+void host_begin(bool ships, unsigned look_again, void (*serves)(struct coordinator *co));
 void host_start(void);
 void host_stop(void); /* as a person does it: it starts again soon */
 void host_down(void); /* for good */

@@ -9,6 +9,8 @@
  *   versions    only grow; one that was told has the same bits for ever, and is made of
  *               contributions that were acknowledged, each of them once
  *   lies        none is of what a worker has made wrong on purpose
+ *   claims      archives, partitions and versions 0 are what honest workers make of them, where all
+ *               are compared and two honest workers from other places are here
  *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
  *               phases have used
  *   late        what came when its round was closed waits for a version or is refused
@@ -48,6 +50,8 @@ void oracle_module(uint64_t worker, const Skerry__V1__Task *t, const Skerry__V1_
 void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a);
 /* A file of an outer step that its maker knows to be false. */
 void oracle_false(const uint8_t sha256[32]);
+/* A blob that others would make otherwise, of a result that they can make again. */
+void oracle_claimed(uint64_t worker, const uint8_t sha256[32]);
 void oracle_submitted(uint64_t job);
 void oracle_cancelled(uint64_t job);
 void oracle_revoked(bool worker, uint64_t id); /* else a token */
@@ -66,6 +70,7 @@ struct oracle_figures {
     uint64_t folded_late, parts; /* contributions in versions: late ones, last snapshots */
     uint64_t steps, lies;        /* outer steps of workers; files of such that were false */
     uint64_t checks;             /* phases that were done once more */
+    uint64_t claims, believed;   /* false blobs of results that others can make; that counted */
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 

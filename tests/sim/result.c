@@ -69,6 +69,20 @@ static Skerry__V1__Blob *add_text(struct making *x, const char *what, uint64_t n
     return add_blob(x, text, strlen(text));
 }
 
+/* The same, or something else in its place. */
+static Skerry__V1__Blob *add_claim(struct making *x, const char *what, uint64_t n, bool lie)
+{
+    Skerry__V1__Blob *b = add_text(x, lie ? "a lie" : what, lie ? sim_below(1000) : n);
+    x->r->blobs[x->r->n_blobs - 1].lie = lie;
+    return b;
+}
+
+/* Does it change what is in a result of these kinds, which others can make again? */
+static bool is_twisted(enum lie lie)
+{
+    return lie == LIE_HUGE || lie == LIE_BASE;
+}
+
 static Skerry__V1__Blob *add_file(struct making *x, const char *path)
 {
     struct buf b;
@@ -101,18 +115,23 @@ static void contribute(struct making *x, uint64_t module, uint64_t base, Skerry_
 
 /* ---- weights --------------------------------------------------------------- */
 
-void result_begin(const char *path)
+static void begin_from(const char *path, uint64_t seed)
 {
     static const uint64_t shape[2] = {ROWS, COLUMNS};
     struct err err = {0};
     float theta[PARAMS];
     struct st_writer *w = st_writer_new();
-    rng_fill_normal(1, 99, 0, theta, PARAMS, 0.0f, 0.02f);
+    rng_fill_normal(1, seed, 0, theta, PARAMS, 0.0f, 0.02f);
     check(st_writer_add(w, "blocks.0.weight", ST_F32, 2, shape, &err), &err);
     check(st_writer_open(w, path, &err), &err);
     check(st_writer_write(w, theta, sizeof(theta), &err), &err);
     check(st_writer_commit(w, NULL, NULL, &err), &err);
     st_writer_free(w);
+}
+
+void result_begin(const char *path)
+{
+    begin_from(path, 99);
 }
 
 static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
@@ -318,11 +337,12 @@ static uint64_t samples_in(const Skerry__V1__TrainTask *t, uint32_t steps, uint3
                             : samples_of(t->ranges, t->n_ranges) * steps / total;
 }
 
-static void make_init(struct making *x, const char *scratch)
+static void make_init(struct making *x, const char *scratch, enum lie lie)
 {
     for (size_t i = 0; i < x->t->n_modules; i++) {
-        result_begin(scratch);
+        begin_from(scratch, is_twisted(lie) ? sim_between(100, 200) : 99);
         contribute(x, x->t->modules[i]->module_id, 0, add_file(x, scratch));
+        x->r->blobs[x->r->n_blobs - 1].lie = is_twisted(lie);
     }
 }
 
@@ -378,7 +398,7 @@ static void make_eval(struct making *x, enum lie lie)
         one_row(x, "loss top1");
 }
 
-static void make_cluster(struct making *x)
+static void make_cluster(struct making *x, enum lie lie)
 {
     const Skerry__V1__ClusterTask *c = x->t->cluster;
     uint64_t samples = 0;
@@ -387,41 +407,43 @@ static void make_cluster(struct making *x)
         return;
     for (size_t i = 0; i < c->n_counts; i++)
         samples += c->holdout[i] ? 0 : c->counts[i];
-    x->m.output = add_text(x, "partitioner", c->n_scores);
-    x->m.assignment = add_text(x, "assignment", c->n_scores);
-    for (uint32_t k = 0; k < x->t->partitions; k++)
-        x->sizes[k] = samples * c->top / x->t->partitions +
-                      (k == 0 ? samples * c->top % x->t->partitions : 0);
+    x->m.output = add_claim(x, "partitioner", c->n_scores, is_twisted(lie));
+    x->m.assignment = add_claim(x, "assignment", c->n_scores, is_twisted(lie));
+    const uint32_t used = is_twisted(lie) ? c->top : x->t->partitions; /* the others are empty */
+    for (uint32_t k = 0; k < used; k++)
+        x->sizes[k] = samples * c->top / used + (k == 0 ? samples * c->top % used : 0);
     x->m.sizes = x->sizes;
     x->m.n_sizes = x->t->partitions;
 }
 
-static Skerry__V1__ShardInfo *add_shard(struct making *x, const char *what, uint64_t samples)
+static Skerry__V1__ShardInfo *add_shard(struct making *x, const char *what, uint64_t samples,
+                                        enum lie lie)
 {
     const size_t n = x->m.n_shards++;
     Skerry__V1__ShardInfo *info = x->shard_list[n] = &x->shards[n];
     skerry__v1__shard_info__init(info);
     info->samples = (uint32_t)samples;
-    info->blob = add_text(x, what, n);
+    info->blob = add_claim(x, what, n, is_twisted(lie));
     x->m.shards = x->shard_list;
     return info;
 }
 
-static void make_ingest(struct making *x)
+static void make_ingest(struct making *x, enum lie lie)
 {
     static char *classes[] = {(char *)(uintptr_t) "cat", (char *)(uintptr_t) "dog"};
     x->m.classes = classes;
     x->m.n_classes = 2;
     for (int i = 0; i < 3; i++)
-        add_shard(x, "archive", i == 2 ? 6 : 20)->holdout = i == 2;
+        add_shard(x, "archive", i == 2 ? 6 : 20, lie)->holdout = i == 2;
 }
 
-static void make_split(struct making *x)
+/* A liar puts all in one. */
+static void make_split(struct making *x, enum lie lie)
 {
-    const uint32_t k = x->t->partitions;
+    const uint32_t k = is_twisted(lie) ? 1 : x->t->partitions;
     const uint64_t in = samples_of(x->t->split->ranges, x->t->split->n_ranges);
     for (uint32_t p = 0; p < k; p++) {
-        Skerry__V1__ShardInfo *info = add_shard(x, "shard", in / k + (p == 0 ? in % k : 0));
+        Skerry__V1__ShardInfo *info = add_shard(x, "shard", in / k + (p == 0 ? in % k : 0), lie);
         info->partition = p;
         info->tokens = info->samples * 10u;
     }
@@ -432,7 +454,7 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
     x->m.loss_mean = 0.5f;
     switch ((int)x->t->kind) {
     case TASK_INIT:
-        make_init(x, scratch);
+        make_init(x, scratch, lie);
         break;
     case TASK_TRAIN:
     case TASK_CHECK:
@@ -445,16 +467,16 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
         make_eval(x, lie);
         break;
     case TASK_CLUSTER:
-        make_cluster(x);
+        make_cluster(x, lie);
         break;
     case TASK_SPLIT:
-        make_split(x);
+        make_split(x, lie);
         break;
     case TASK_INGEST:
-        make_ingest(x);
+        make_ingest(x, lie);
         break;
     case TASK_ENCODE:
-        (void)add_shard(x, "latents", x->t->encode->range->count);
+        (void)add_shard(x, "latents", x->t->encode->range->count, LIE_NONE);
         break;
     case TASK_SAMPLE:
         if (x->t->sample->tokens > 0)
@@ -462,7 +484,10 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
         else
             x->m.output = add_text(x, "picture", 0);
         break;
-    default: /* FEATURE, SCORE */
+    case TASK_FEATURE:
+        x->m.output = add_claim(x, "features", 0, is_twisted(lie));
+        break;
+    default: /* SCORE */
         x->m.output = add_text(x, "output", 0);
         break;
     }

@@ -17,12 +17,13 @@ enum lie {
     LIE_FAILED,  /* the task failed, perhaps at the next try it will not */
     LIE_LASTING, /* nobody can do it */
     LIE_BAD,     /* more samples are broken than the job takes */
-    LIE_HUGE,    /* contributions that would throw the model far away; a step twice as long */
+    LIE_HUGE,    /* contributions that would throw the model far away; a step twice as long; other
+                  * samples or values than are asked for */
     LIE_NAN,
     LIE_MISSING, /* it names a blob that is not there */
     LIE_EMPTY,   /* nothing was brought */
     LIE_SAMPLES, /* more samples than it had; of a step another momentum */
-    LIE_BASE,    /* of a version that is not there yet; of a step another delta */
+    LIE_BASE,    /* of a version that is not there yet; of a step another delta; as LIE_HUGE */
     LIE_MEMORY,
     LIES
 };
@@ -32,6 +33,7 @@ struct result {
         struct blob_id id;
         void *data;
         size_t len;
+        bool lie; /* another worker would make something else of the task */
     } blobs[RESULT_BLOBS_MAX];
     size_t n_blobs, n_sent;
     bool snapshot; /* the phase goes on */

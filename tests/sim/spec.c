@@ -160,6 +160,13 @@ const struct spec *spec_some(bool folds)
     return &specs[folds ? SPECS - 1 - sim_below(FOLDED) : sim_below(SPECS)];
 }
 
+const struct spec *spec_divided(void)
+{
+    static const struct spec all[] = {
+        {ddm, SPEC_IMAGES}, {dipaco, SPEC_TEXTS}, {recut, SPEC_TEXTS}, {urls, SPEC_URL}};
+    return &all[sim_below(sizeof(all) / sizeof(all[0]))];
+}
+
 const struct spec *spec_at(size_t n)
 {
     return &specs[n % SPECS];

@@ -13,6 +13,8 @@ struct spec {
 
 /* By chance; folds: of those whose workers make outer steps. */
 const struct spec *spec_some(bool folds);
+/* One whose data workers cut or divide. */
+const struct spec *spec_divided(void);
 /* Each of them in turn. */
 const struct spec *spec_at(size_t n);
 /* Of a long life: as many rounds as there is time for. */

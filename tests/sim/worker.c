@@ -278,6 +278,8 @@ static enum lie some_lie(struct worker_sim *w)
         return LIE_MEMORY;
     if (!w->evil || (w->sly && w->task->outer == NULL) || !sim_chance(700))
         return LIE_NONE;
+    if (w->task->train == NULL && w->task->outer == NULL && sim_chance(500))
+        return LIE_HUGE; /* which nobody sees in a result that others can make again */
     return w->sly ? (enum lie)sim_between(LIE_HUGE, LIE_BASE) : (enum lie)sim_below(LIES);
 }
 
@@ -286,6 +288,9 @@ static void finish(struct worker_sim *w, enum lie lie)
     char *scratch = file_join(w->scratch, "out");
     w->work = WORK_SENDS;
     result_make(w->task, w->bases, scratch, lie, &w->result);
+    for (size_t i = 0; i < w->result.n_blobs; i++)
+        if (w->result.blobs[i].lie)
+            oracle_claimed(w->id, w->result.blobs[i].id.sha256);
     mem_free(scratch);
     if (w->snapshot.report == NULL)
         send_next(w);

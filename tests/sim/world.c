@@ -44,6 +44,8 @@ static struct {
     unsigned n_workers, n_jobs;
     uint64_t gap_ms;   /* between two mishaps, about */
     bool ships;        /* its coordinator keeps all in the object store */
+    bool compares;     /* and has all made again that can be */
+    bool divides;      /* in all of its jobs workers cut or divide the data, and one lies of it */
     bool folds;        /* all of its jobs have workers make outer steps */
     bool calm, evil;   /* evil: its last worker is, or was */
     uint8_t token[32]; /* the verifier of the one that workers join by */
@@ -251,7 +253,7 @@ static void submit(const struct spec *spec)
 
 static void submit_some(void)
 {
-    submit(spec_some(world.folds));
+    submit(world.divides ? spec_divided() : spec_some(world.folds));
 }
 
 /* ---- what a person does over HTTP -------------------------------------------------- */
@@ -596,7 +598,7 @@ static void begin_world(uint64_t seed, const char *root)
 
 static void start_all(void)
 {
-    host_begin(world.ships, serves);
+    host_begin(world.ships, world.compares, serves);
     host_start();
     for (unsigned i = 0; i < world.n_workers; i++) {
         char name[16];
@@ -619,6 +621,9 @@ static void open_world(uint64_t seed, const char *root)
     world.folds = sim_chance(250);
     world.ships = sim_chance(SHIPS);
     world.evil = world.n_workers > 2 && sim_chance(500);
+    world.divides = world.n_workers > 2 && !world.folds && sim_chance(300);
+    world.evil |= world.divides;
+    world.compares = sim_chance(500);
     const bool guards = !world.evil && sim_chance(300); /* no person rolls back */
     start_all();
     submit_some();
