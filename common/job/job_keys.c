@@ -407,7 +407,7 @@ static const struct conf_key outer_keys[] = {
     CONF(struct job_outer, spot_check, BOOL, .def = "true",
          .doc = "have the first phase of a new worker repeated by a proven worker elsewhere, if "
                 "there is one, and compare them (not with seconds, fragments, async or trainers); "
-                "and so the partitions of data that it makes"),
+                "and so the archives that it cuts, version 0 and partitions"),
     CONF(struct job_outer, late, ENUM, .names = late_names, .def = "discount",
          .doc = "what becomes of a phase whose round closed without it. discount: it goes on "
                 "and enters the next version, with 1/sqrt(1 + s) of its weight when s versions "

@@ -171,7 +171,10 @@ static bool waits_for_another(struct coordinator *co, struct job *j, struct task
                               const Skerry__V1__ReportRequest *r,
                               const struct blob_ref *partitioner, const struct blob_ref *assignment)
 {
-    struct agree_result made = {.sizes = r->sizes, .n_sizes = r->n_sizes, .odd = is_odd(j, r)};
+    struct agree_result made = {.sizes = r->sizes,
+                                .n_sizes = r->n_sizes,
+                                .assignment = assignment,
+                                .odd = is_odd(j, r)};
     struct hash h;
     hash_init(&h);
     result_hash_blob(&h, partitioner);
@@ -194,6 +197,8 @@ static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
         rc = result_blob(co, r->assignment, "the assignment", &assignment, err);
     if (rc == 0)
         rc = check_sizes(j, r, err);
+    if (rc == 0)
+        rc = agree_fetch(co, t, &assignment, err);
     if (rc < 0)
         return rc;
     if (waits_for_another(co, j, t, r, &partitioner, &assignment))

@@ -157,6 +157,7 @@ struct task_told {
     uint64_t worker, origin;
     uint32_t attempt;
     uint8_t hash[32];
+    struct blob_ref assignment; /* CLUSTER's */
     size_t n_sizes;
     uint64_t sizes[]; /* of the partitions, in CLUSTER's */
 };

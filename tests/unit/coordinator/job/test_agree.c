@@ -115,19 +115,59 @@ static void test_honest(void **state)
     assert_true(grid_job(&g)->n_shards > n);
 }
 
+/* The partitions of the job's 92 samples, in turn, but for so many that are in the other one. */
+static struct blob_ref assignment(struct rig *r, unsigned others)
+{
+    int32_t x[92];
+    const uint64_t shape[2] = {92, 1};
+    char *path = fx_path(&r->f, "assignment");
+    struct err err = {0};
+    struct st_writer *w = st_writer_new();
+    for (unsigned i = 0; i < 92; i++)
+        x[i] = i % 2 ^ (i < others);
+    assert_int_equal(st_writer_add(w, "assign", ST_I32, 2, shape, &err), 0);
+    assert_int_equal(st_writer_open(w, path, &err), 0);
+    assert_int_equal(st_writer_write(w, x, sizeof(x), &err), 0);
+    assert_int_equal(st_writer_commit(w, NULL, NULL, &err), 0);
+    st_writer_free(w);
+    const struct blob_ref ref = put_file(r, path);
+    mem_free(path);
+    return ref;
+}
+
+static void fits(struct grid *g, int i, unsigned others, int more)
+{
+    struct grid_result *x = does(g, i, TASK_CLUSTER, false);
+    x->m.assignment = grid_blob(x, assignment(g->r, others));
+    x->m.sizes[0] -= (uint64_t)more;
+    x->m.sizes[1] += (uint64_t)more;
+    assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+}
+
 /* On another device a fit differs a little. */
 static void test_other_devices(void **state)
 {
     struct rig *r = *state;
     struct grid g = {0};
-    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
-    make(&g, FIRST, TASK_CLUSTER, false);
-    struct grid_result *x = does(&g, SECOND, TASK_CLUSTER, false);
-    x->m.sizes[0] -= 1;
-    x->m.sizes[1] += 1;
-    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
+    fits(&g, FIRST, 0, 0);
+    fits(&g, SECOND, 9, 1);
     assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
-    assert_int_equal(grid_job(&g)->sizes[0], x->m.sizes[0]);
+    assert_int_equal(grid_job(&g)->sizes[0], 39);
+}
+
+/* Partitions of the same sizes with other samples in them are others. */
+static void test_same_sizes(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
+    fits(&g, FIRST, 46, 0);
+    fits(&g, SECOND, 0, 0);
+    assert_int_equal(grid_job(&g)->state, JOB_CLUSTERING);
+    fits(&g, THIRD, 0, 0);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_int_equal(worker(r, FIRST)->failures_row, 1);
 }
 
 static void test_liar_fits(void **state)
@@ -377,6 +417,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_honest, begin, end),
         cmocka_unit_test_setup_teardown(test_other_devices, begin, end),
+        cmocka_unit_test_setup_teardown(test_same_sizes, begin, end),
         cmocka_unit_test_setup_teardown(test_liar_fits, begin, end),
         cmocka_unit_test_setup_teardown(test_liar_copies, begin, end),
         cmocka_unit_test_setup_teardown(test_the_other_leaves, begin, end),
