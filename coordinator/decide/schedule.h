@@ -56,7 +56,7 @@ struct schedule_task {
     bool spares_makers;   /* not for a worker that is about to make an outer step */
     bool needs_helper;    /* another worker must be free to answer its requests */
     uint64_t not_for[2];  /* workers that may not have it, since it checks them; 0: none */
-    uint64_t not_from[3]; /* the origins whose workers may not have it, one after the other; 0: none */
+    uint64_t not_from[3]; /* the origins whose workers may not have it; the first 0 ends them */
 };
 
 struct schedule_options {

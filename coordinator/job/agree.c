@@ -32,8 +32,7 @@ static bool others_are_here(const struct coordinator *co, const struct task *t, 
         const struct worker *w = co->state.workers[i];
         const uint64_t from = worker_origin(w);
         if (from != origin && from != t->not_from && !has_told(t, w->id, from) &&
-            member_could_do(co, w, t) &&
-            failure_count(&t->failed, w->id) < TASK_FAILURES_MAX)
+            member_could_do(co, w, t) && failure_count(&t->failed, w->id) < TASK_FAILURES_MAX)
             return true;
     }
     return false;
@@ -158,7 +157,7 @@ int agree_fetch(struct coordinator *co, const struct task *t, const struct blob_
     return 0;
 }
 
-/* ---- results ---------------------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------------------------ */
 
 static bool is_alike(struct coordinator *co, const struct job *j, const struct task_told *a,
                      const struct agree_result *b)
@@ -251,7 +250,8 @@ bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
             decided(co, t, w, i);
             return true;
         }
-    if (t->n_told == 0 && (w->checked || (w->confirmed & bit_of(t))) && !result->odd && !is_drawn(co))
+    if (t->n_told == 0 && (w->checked || (w->confirmed & bit_of(t))) && !result->odd &&
+        !is_drawn(co))
         return true;
     const bool others = others_are_here(co, t, own), again = has_told(t, w->id, own);
     if (others && again)

@@ -171,10 +171,8 @@ static bool waits_for_another(struct coordinator *co, struct job *j, struct task
                               const Skerry__V1__ReportRequest *r,
                               const struct blob_ref *partitioner, const struct blob_ref *assignment)
 {
-    struct agree_result made = {.sizes = r->sizes,
-                                .n_sizes = r->n_sizes,
-                                .assignment = assignment,
-                                .odd = is_odd(j, r)};
+    struct agree_result made = {
+        .sizes = r->sizes, .n_sizes = r->n_sizes, .assignment = assignment, .odd = is_odd(j, r)};
     struct hash h;
     hash_init(&h);
     result_hash_blob(&h, partitioner);

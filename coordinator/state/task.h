@@ -217,7 +217,7 @@ struct task {
     float loss;
     struct task_told *told[TASK_TOLD_MAX]; /* the kinds of coordinator/job/agree.h */
     unsigned n_told;
-    bool agreed; /* two made its result alike */
+    bool agreed;       /* two made its result alike */
     uint64_t not_from; /* the origin whose workers do not have it, as it is to judge them */
     struct {
         uint64_t worker_id;

@@ -41,30 +41,29 @@ static uint64_t number(const char *text)
 static void report(const struct world_figures *f, uint64_t worlds)
 {
     const struct oracle_figures o = oracle_figures();
-    printf("%llu events in %llu worlds of %.1f h: %llu jobs, %llu power losses, %llu kills and "
-           "%llu stops of the coordinator, %llu jumps of the wall clock, %llu backups (%llu "
-           "restored), %llu times "
-           "another machine took over; "
-           "%llu results accepted, "
-           "%llu versions (%llu restored), "
-           "%llu outer steps of workers (%llu false files), %llu false results that others can "
-           "make (%llu believed), %llu phases done once more, "
-           "%llu verdicts "
-           "(%llu refused), %llu late phases and %llu last snapshots folded, %llu things read over "
-           "HTTP, %llu revocations, looked %llu times: all "
-           "holds, and jobs end in %.1f min once all is well\n",
-           (unsigned long long)f->events, (unsigned long long)worlds, (double)f->ms / 3.6e6,
-           (unsigned long long)f->jobs, (unsigned long long)f->power_losses,
-           (unsigned long long)f->kills, (unsigned long long)f->stops,
-           (unsigned long long)f->clocks, (unsigned long long)f->backups,
-           (unsigned long long)f->restored, (unsigned long long)f->taken_over,
-           (unsigned long long)o.results, (unsigned long long)o.versions,
-           (unsigned long long)o.restored, (unsigned long long)o.steps, (unsigned long long)o.lies,
-           (unsigned long long)o.claims, (unsigned long long)o.believed,
-           (unsigned long long)o.checks, (unsigned long long)o.verdicts,
-           (unsigned long long)o.refused, (unsigned long long)o.folded_late,
-           (unsigned long long)o.parts, (unsigned long long)o.shown, (unsigned long long)o.revoked,
-           (unsigned long long)o.looks, (double)f->calm_ms / 60000);
+    printf(
+        "%llu events in %llu worlds of %.1f h: %llu jobs, %llu power losses, %llu kills and "
+        "%llu stops of the coordinator, %llu jumps of the wall clock, %llu backups (%llu "
+        "restored), %llu times "
+        "another machine took over; "
+        "%llu results accepted, "
+        "%llu versions (%llu restored), "
+        "%llu outer steps of workers (%llu false files), %llu false results that others can "
+        "make (%llu believed), %llu phases done once more, "
+        "%llu verdicts "
+        "(%llu refused), %llu late phases and %llu last snapshots folded, %llu things read over "
+        "HTTP, %llu revocations, looked %llu times: all "
+        "holds, and jobs end in %.1f min once all is well\n",
+        (unsigned long long)f->events, (unsigned long long)worlds, (double)f->ms / 3.6e6,
+        (unsigned long long)f->jobs, (unsigned long long)f->power_losses,
+        (unsigned long long)f->kills, (unsigned long long)f->stops, (unsigned long long)f->clocks,
+        (unsigned long long)f->backups, (unsigned long long)f->restored,
+        (unsigned long long)f->taken_over, (unsigned long long)o.results,
+        (unsigned long long)o.versions, (unsigned long long)o.restored, (unsigned long long)o.steps,
+        (unsigned long long)o.lies, (unsigned long long)o.claims, (unsigned long long)o.believed,
+        (unsigned long long)o.checks, (unsigned long long)o.verdicts, (unsigned long long)o.refused,
+        (unsigned long long)o.folded_late, (unsigned long long)o.parts, (unsigned long long)o.shown,
+        (unsigned long long)o.revoked, (unsigned long long)o.looks, (double)f->calm_ms / 60000);
 }
 
 /* One coordinator's long life against a third of it. */

@@ -5,12 +5,12 @@
 #include "common/base/hash.h"
 #include "coordinator/state/access.h"
 #include "coordinator/state/blobs.h"
-#include "coordinator/job/agree.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 #include "coordinator/work/gone.h"
 #include "coordinator/work/query.h"
 #include "coordinator/work/tasks.h"
+#include "tests/sim/claims.h"
 #include "tests/sim/result.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/store.h"
@@ -58,13 +58,6 @@ struct falsehood {
     uint8_t sha256[32];
 };
 
-/* A blob that an honest worker would not have made. */
-struct claim {
-    uint64_t worker;
-    uint8_t sha256[32];
-    bool believed;
-};
-
 /* A growing array of any of them. */
 struct table {
     void *list;
@@ -72,7 +65,7 @@ struct table {
 };
 
 static struct {
-    struct table results, versions, told, promises, shown, lies, claims;
+    struct table results, versions, told, promises, shown, lies;
     size_t remembers;
     bool guards; /* versions are undone by eval.guard alone */
     bool begins; /* what is there is looked at for the first time */
@@ -108,6 +101,7 @@ void oracle_begin(size_t remembers)
 {
     memset(&oracle, 0, sizeof(oracle));
     oracle.remembers = remembers;
+    claims_begin();
 }
 
 void oracle_forget(void)
@@ -132,11 +126,12 @@ void oracle_end(void)
     mem_free(oracle.promises.list);
     mem_free(oracle.shown.list);
     mem_free(oracle.lies.list);
-    mem_free(oracle.claims.list);
+    claims_end();
 }
 
 struct oracle_figures oracle_figures(void)
 {
+    claims_count(&figures.claims, &figures.believed);
     return figures;
 }
 
@@ -156,7 +151,10 @@ void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsign
             continue;
         if (x->attempt == r->attempt && x->worker == worker)
             return;
-        if (x->attempt != NO_ATTEMPT)
+        const bool again = claims_made_again((enum task_kind)kind);
+        if (again && x->attempt != NO_ATTEMPT && r->attempt < x->attempt)
+            return; /* it was only noted, and its answer was slow */
+        if (x->attempt != NO_ATTEMPT && (!again || x->counts))
             sim_fail("the result of task %llu is accepted from worker %llu (attempt %u) and from "
                      "worker %llu (attempt %u)",
                      (unsigned long long)x->task, (unsigned long long)x->worker, x->attempt,
@@ -227,14 +225,6 @@ void oracle_false(const uint8_t sha256[32])
 {
     figures.lies++;
     memcpy(((struct falsehood *)add(&oracle.lies, sizeof(struct falsehood)))->sha256, sha256, 32);
-}
-
-void oracle_claimed(uint64_t worker, const uint8_t sha256[32])
-{
-    struct claim *c = add(&oracle.claims, sizeof(*c));
-    figures.claims++;
-    c->worker = worker;
-    memcpy(c->sha256, sha256, 32);
 }
 
 void oracle_submitted(uint64_t job)
@@ -328,13 +318,6 @@ static bool was_refused(const struct coordinator *co, const struct accepted *r)
     return w == NULL;
 }
 
-/* Is a result of this kind only noted until another worker has made the same? */
-static bool is_made_again(enum task_kind kind)
-{
-    return kind == TASK_INIT || kind == TASK_INGEST || kind == TASK_FEATURE ||
-           kind == TASK_CLUSTER || kind == TASK_SPLIT;
-}
-
 static void look_at_results(const struct coordinator *co)
 {
     EACH(accepted, r, oracle.results)
@@ -353,7 +336,7 @@ static void look_at_results(const struct coordinator *co)
             r->attempt = NO_ATTEMPT; /* the check of the outer step has refused it: it is redone */
             continue;
         }
-        if (is_made_again(t->kind) && !r->counts && t->attempt > r->attempt) {
+        if (claims_made_again(t->kind) && !r->counts && t->attempt > r->attempt) {
             r->attempt = NO_ATTEMPT; /* another worker makes it again, to compare (agree.h) */
             continue;
         }
@@ -607,77 +590,6 @@ static void look_at_modules(const struct coordinator *co)
     oracle.begins = false;
 }
 
-/* ---- what others can make again ------------------------------------------------ */
-
-static bool is_of(const struct claim *c, const struct blob_ref *b)
-{
-    return blob_ref_is_set(b) && memcmp(c->sha256, b->sha256, 32) == 0;
-}
-
-static bool is_believed(const struct job *j, const struct claim *c)
-{
-    bool found = is_of(c, &j->partitioner) || is_of(c, &j->assignment);
-    for (size_t i = 0; i < j->n_shards && !found; i++)
-        found = is_of(c, &j->shards[i].blob) || is_of(c, &j->shards[i].features);
-    for (uint32_t m = 0; m < j->comp.n_modules && !found; m++)
-        found = j->modules[m].n_versions > 0 && is_of(c, &j->modules[m].versions[0].full);
-    return found;
-}
-
-/* From how many other places than that of the liar are workers here that may have tasks? */
-static unsigned places(const struct coordinator *co, uint64_t liar)
-{
-    const struct worker *not = state_worker(&co->state, liar);
-    uint64_t from[2];
-    unsigned n = 0;
-    for (size_t i = 0; i < co->state.n_workers && n < 2; i++) {
-        const struct worker *w = co->state.workers[i];
-        const uint64_t origin = worker_origin(w);
-        if (w->state != WORKER_HERE || worker_goes(w) || w->quarantined_until_ms > core_now(co) ||
-            w->n_small > 0 || (not != NULL && worker_origin(not) == origin) ||
-            (n == 1 && from[0] == origin))
-            continue;
-        from[n++] = origin;
-    }
-    return n;
-}
-
-/* Had the liar another name before? */
-static bool has_names(uint64_t liar)
-{
-    EACH(claim, c, oracle.claims)
-    if (c->worker != liar)
-        return true;
-    return false;
-}
-
-/* Has a task been tried so often that it is not waited for others any more? */
-static bool was_tried(const struct coordinator *co, const struct job *j)
-{
-    for (size_t i = 0; i < co->state.n_tasks; i++)
-        if (co->state.tasks[i]->job_id == j->id && is_made_again(co->state.tasks[i]->kind) &&
-            co->state.tasks[i]->attempt > AGREE_TRIES)
-            return true;
-    return false;
-}
-
-/* first: what was believed meanwhile was not seen when it was. */
-static void look_at_claims(const struct coordinator *co, bool first)
-{
-    EACH(claim, c, oracle.claims)
-    for (size_t i = 0; i < co->state.n_jobs && !c->believed; i++) {
-        const struct job *j = co->state.jobs[i];
-        if (!is_believed(j, c))
-            continue;
-        c->believed = true;
-        figures.believed++;
-        if (co->opt.look_again == 1 && !first && !was_tried(co, j) &&
-            !has_names(c->worker) && places(co, c->worker) == 2)
-            sim_fail("job %llu has a false result of worker %llu, and two others are here",
-                     (unsigned long long)j->id, (unsigned long long)c->worker);
-    }
-}
-
 /* ---- ledgers ----------------------------------------------------------------- */
 
 static void look_at_ledger(const struct coordinator *co, const struct job *j, uint32_t n)
@@ -862,7 +774,7 @@ static size_t look_at_blobs(const struct coordinator *co)
 void oracle_look(struct coordinator *co)
 {
     figures.looks++;
-    look_at_claims(co, false);
+    claims_look(co, false);
     look_at_leases(co);
     look_at_indexes(co);
     look_at_revoked(co);
@@ -913,7 +825,7 @@ static void look_at_history(struct coordinator *co)
 
 void oracle_look_closely(struct coordinator *co)
 {
-    look_at_claims(co, true);
+    claims_look(co, true);
     oracle_look(co);
     look_at_history(co);
     (void)look_at_blobs(co);

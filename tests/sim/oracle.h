@@ -50,8 +50,6 @@ void oracle_module(uint64_t worker, const Skerry__V1__Task *t, const Skerry__V1_
 void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a);
 /* A file of an outer step that its maker knows to be false. */
 void oracle_false(const uint8_t sha256[32]);
-/* A blob that others would make otherwise, of a result that they can make again. */
-void oracle_claimed(uint64_t worker, const uint8_t sha256[32]);
 void oracle_submitted(uint64_t job);
 void oracle_cancelled(uint64_t job);
 void oracle_revoked(bool worker, uint64_t id); /* else a token */

@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "proto/skerry.pb-c.h"
 #include "tests/sim/cache.h"
+#include "tests/sim/claims.h"
 #include "tests/sim/http.h"
 #include "tests/sim/net.h"
 #include "tests/sim/oracle.h"
@@ -290,7 +291,7 @@ static void finish(struct worker_sim *w, enum lie lie)
     result_make(w->task, w->bases, scratch, lie, &w->result);
     for (size_t i = 0; i < w->result.n_blobs; i++)
         if (w->result.blobs[i].lie)
-            oracle_claimed(w->id, w->result.blobs[i].id.sha256);
+            claims_add(w->id, w->result.blobs[i].id.sha256);
     mem_free(scratch);
     if (w->snapshot.report == NULL)
         send_next(w);

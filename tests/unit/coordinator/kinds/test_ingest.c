@@ -6,7 +6,7 @@
 
 #define BY_URL(outer)                                                                              \
     "name: fake\nseed: 3\n"                                                                        \
-    "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"           \
+    "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"          \
     "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
     "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"                            \
     "outer: {rounds: 2, steps: 2" outer "}\nsample: {count: 4}\n"
@@ -409,8 +409,8 @@ static void restart_in_doubt(void **state)
     assert_int_equal(j->n_shards, 2);
 }
 
-/* What is in the shards nobody sees: the archive of a worker that nobody has confirmed is cut again,
- * and two that agree decide. */
+/* Nobody sees what is in the shards: those of a worker that nobody has confirmed are cut again, and
+ * two that agree decide. */
 static void shards_are_compared(void **state)
 {
     struct rig *r = *state;
