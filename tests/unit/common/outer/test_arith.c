@@ -18,8 +18,8 @@
 #define GUARD 64
 #define INPUTS 19
 
-static const size_t sizes[] = {1,   2,   3,   7,   8,   15,  16,  17,  63,   64,   65,   127,
-                               128, 255, 256, 257, 300, 511, 512, 513, 1023, 1024, 2499, 2500};
+static const size_t sizes[] = {1,   2,   3,   7,   8,   15,  16,  17,   63,   64,   65,   127, 128,
+                               255, 256, 257, 300, 511, 512, 513, 1023, 1024, 2304, 2499, 2500};
 #define N_SIZES (sizeof sizes / sizeof sizes[0])
 
 /* Storage with a guard zone on both sides, offset by one element from any
