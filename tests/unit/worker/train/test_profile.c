@@ -2,9 +2,12 @@
 #include "tests/unit/worker/train/real_encoders.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "worker/pipe/planner.h"
 #include "worker/train/profile.h"
@@ -184,6 +187,89 @@ static void test_chains(void **state)
     check(&spec, &o, "cpu,cpu,cpu,cpu", 4);
 }
 
+/* Two devices of a busy machine: forwards of a block take long as often as is said here, and each
+ * product that is added to an earlier one. */
+static struct busy {
+    struct device *dev;
+    const struct kernel_ops *own;
+    struct kernel_ops ops;
+    unsigned forwards, late;
+} busy[2];
+
+#define LATE_S 0.02
+
+static void be_late(void)
+{
+    for (const uint64_t begun = clock_now_ns(); clock_now_ns() - begun < (uint64_t)(LATE_S * 1e9);)
+        sched_yield();
+}
+
+static struct busy *busy_of(const struct device *dev)
+{
+    return &busy[dev == busy[1].dev];
+}
+
+static int busy_swiglu(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
+                       enum dtype dt, struct stream *s)
+{
+    struct busy *b = busy_of(dev);
+    if (b->forwards++ < b->late)
+        be_late();
+    return b->own->swiglu_fwd(dev, act, gu, rows, M, dt, s);
+}
+
+static int busy_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    if (mm->accumulate && busy_of(dev)->late > 0)
+        be_late();
+    return busy_of(dev)->own->matmul(dev, mm, s);
+}
+
+static void profile_busy(struct island *is, const struct model *m, unsigned late0, unsigned late1,
+                         const char *folder, struct costs *ret)
+{
+    const struct train_options o = options();
+    for (int i = 0; i < 2; i++) {
+        struct busy *b = &busy[i];
+        *b = (struct busy){.dev = island_device(is, i), .late = i ? late1 : late0};
+        b->own = b->dev->ops;
+        b->ops = *b->own;
+        b->ops.swiglu_fwd = busy_swiglu;
+        b->ops.matmul = busy_matmul;
+        b->dev->ops = &b->ops;
+    }
+    profile_forget(is, m, &o, folder);
+    OK(profile_get(is, m, &o, 1 << 30, folder, ret, err));
+    for (int i = 0; i < 2; i++)
+        busy[i].dev->ops = busy[i].own;
+}
+
+/* What else a machine does is no cost of a part, though it slows one device down all the time, and
+ * its equal for a while. */
+static void test_busy(void **state)
+{
+    char folder[] = "/tmp/skerry-profile-XXXXXX";
+    const struct model_spec spec = tiny_llama();
+    struct model *m = make_model(&spec);
+    struct island *is = NULL;
+    struct costs p;
+    assert_non_null(mkdtemp(folder));
+    OK(island_open("cpu,cpu", 2, &is, err));
+    profile_busy(is, m, 0, 0, folder, &p);
+    costs_release(&p);
+    profile_busy(is, m, UINT_MAX, busy[1].forwards / 3, folder, &p);
+    for (int i = 0; i < p.chains[0].n; i++) {
+        const struct costs_layer *l = &p.chains[0].layers[i];
+        for (int k = 0; k < p.sizes.n; k++)
+            assert_true(l->f.s[k] < LATE_S);
+        assert_true(l->add > LATE_S);
+    }
+    costs_release(&p);
+    OK(file_remove_tree(folder, err));
+    island_close(is);
+    model_free(m);
+}
+
 /* Frozen networks that could fill bubbles are timed layer by layer, and come back from the file. */
 static void test_frozen(void **state)
 {
@@ -282,9 +368,13 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measured),        cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_larger_upscaler), cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_sizes),           cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_larger_upscaler),
+        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
