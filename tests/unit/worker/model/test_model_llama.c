@@ -8,7 +8,7 @@ static void test_from_job(void **state)
 {
     static const char text[] = "name: x\ndata:\n  path: d\n"
                                "model:\n  type: llama\n  dim: 64\n  depth: 2\n  heads: 4\n"
-                               "  kv_heads: 2\n  context: 128\n"
+                               "  kv_heads: 2\n  qk_norm: true\n  context: 128\n"
                                "train:\n  batch: 8\nouter:\n  rounds: 2\n  steps: 4\n";
     struct err e = {0};
     struct job_spec job;
@@ -20,6 +20,7 @@ static void test_from_job(void **state)
     assert_int_equal(spec.vocab, 257);
     assert_int_equal(spec.kv_heads, 2);
     assert_int_equal(spec.mlp, job.model.ffn);
+    assert_true(spec.qk_norm);
     assert_int_equal(model_tokens(&spec), 128);
     job.model.type = JOB_MODEL_EXTERNAL; /* its trainer has the model */
     assert_int_equal(model_spec_from_job(&job, &facts, &spec, &e), -ERR_CONFIG);
