@@ -22,6 +22,8 @@ HOT = {
     "adaln_bwd_kernelILi4ELb1E": True,
     "rmsnorm_fwd_kernelILi4ELb1E": True,
     "rmsnorm_bwd_kernelILi4ELb1E": True,
+    "headnorm_fwd_kernelILi4ELb1E": False,
+    "headnorm_bwd_kernelILi4ELb1E": True,
     "encode_kernelILi3ELb1E": True,
     "slab_sumsILb1E": False,
     "square_sums7squares": False,
