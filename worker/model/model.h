@@ -320,9 +320,10 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
                struct err *err);
 
 /* All weights, from another program's file, in F32, BF16 or F16.  If a model with captions also
- * predicts a variance, those outputs are left out; extra tensors of old diffusers are skipped.
- * If only this model reads an estimate, the weights for it become 0.
- * -ERR_CONFIG: a name or shape is not this model's; err names the first one. */
+ * predicts a variance, those outputs are left out; what nothing reads is skipped: st_is_leftover,
+ * and a tied head, which the command has compared.  If only this model reads an estimate, the
+ * weights for it become 0. -ERR_CONFIG: a name or shape is not this model's; err names the first
+ * one. */
 int model_load_foreign(const struct model *m, const char *path, float *flat, struct err *err);
 
 #endif
