@@ -32,6 +32,24 @@ static int check_labels(const struct work *w, struct err *err)
     return 0;
 }
 
+/* Sizes of latents are believed only where a VAE is opened, which is compared with them: pictures
+ * of other sizes than their network reads would be read past their ends. */
+static int check_input(const struct work *w, struct err *err)
+{
+    const Skerry__V1__NetworkInput *in = w->task->input;
+    bool vae = false;
+    if (!in || (in->channels == 0 && in->side == 0))
+        return 0;
+    for (size_t i = 0; i < w->task->n_encoders; i++)
+        vae = vae || w->task->encoders[i]->part == SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE;
+    if (vae && job_has_latents(&w->spec) && in->channels > 0 && in->side > 0)
+        return 0;
+    return err_set(err, -ERR_FORMAT,
+                   "task: input has %u channels of side %u, expected those that a VAE makes, and "
+                   "none without one",
+                   in->channels, in->side);
+}
+
 /* Its root was made at the start; if it is gone, it is not made again. */
 static int make_temp_dir(struct work *w, struct err *err)
 {
@@ -80,6 +98,8 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
         w->kind = kind_external(kinds, kind);
     if (rc == 0)
         rc = check_labels(w, err);
+    if (rc == 0)
+        rc = check_input(w, err);
     if (rc == 0) {
         w->temp_dir = str_printf("%s/task-%" PRIu64 "-%u", tmp_root, w->task->id, w->task->attempt);
         rc = make_temp_dir(w, err);

@@ -34,7 +34,13 @@ static const char *const specs[] = {
     "outer: {rounds: 3, steps: 5}\n",
     "name: c\nseed: 3\ndata: {kind: none}\nmodel: {type: external}\n"
     "trainer: {command: ./train}\ntrain: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
-    "outer: {rounds: 3, seconds: 5}\n"};
+    "outer: {rounds: 3, seconds: 5}\n",
+    "name: d\nseed: 3\ndata: {path: x, image_size: 16}\nencoders: {vae: y}\n"
+    "model: {type: dit, patch: 4, dim: 32, depth: 4, heads: 2}\n"
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 4}\nouter: {rounds: 3, steps: 5}\n",
+    "name: e\nseed: 3\ndata: {path: x, image_size: 16}\n"
+    "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\nupscaler: {low_side: 8}\n"
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 4}\nouter: {rounds: 3, steps: 5}\n"};
 
 #define TEXT(s) ((char *)(uintptr_t)(s))
 #define LIST(x) (void *)memcpy(message_room(sizeof(void *)), &(void *){x}, sizeof(void *))
@@ -259,6 +265,10 @@ static void look_at_network(const struct work *w, Skerry__V1__Network network)
     struct err err = {0};
     const int rc = task_model(w, network, &m, &err);
     must_say(rc, &err);
+    /* Pictures are read at the sides of the job file. */
+    if (rc == 0 && m->spec.kind != MODEL_LLAMA && !job_has_latents(&w->spec))
+        expect(m->spec.channels == MODEL_PIXEL_CHANNELS &&
+               model_drawn_side(&m->spec) == w->spec.data.image_size);
     for (size_t i = 0; rc == 0 && i < m->n; i++)
         expect(m->tensors[i].level >= 0 && m->tensors[i].level < MODEL_LEVELS_MAX &&
                model_tensor_end(&m->tensors[i]) <= m->flat);

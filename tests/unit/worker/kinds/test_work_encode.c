@@ -104,6 +104,7 @@ static void what_it_cannot_encode(void **state)
     e.o.range[0].count = PICTURES - 1;
     fails(&e.o, -ERR_FORMAT, "is not the whole shard");
     e.o.task.n_encoders = 0;
+    e.o.task.input = NULL;
     fails(&e.o, -ERR_FORMAT, "encode without a VAE");
     e.encode.range = NULL;
     FAILS(work_new(kinds_all, &e.o.task, host.cache, top, &w, err), "encode.range is missing");

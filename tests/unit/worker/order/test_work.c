@@ -102,6 +102,58 @@ static void a_trainer_has_its_row(void **state)
     work_free(w);
 }
 
+/* Sizes of latents are believed only beside the VAE that they are checked against: the networks of
+ * other sizes than their pictures would read behind them. */
+static void inputs_are_those_of_the_job(void **state)
+{
+    static const struct {
+        const char *encoders; /* of the job file */
+        bool file;            /* there is a VAE */
+        unsigned channels, side;
+        bool accepted;
+    } cases[] = {
+        {"", false, 0, 0, true},
+        {"", false, 0, 16, false},
+        {"", false, 3, 16, false},
+        {"", true, 4, 4, false},
+        {"encoders: {text: y}\n", false, 0, 0, true},
+        {"encoders: {text: y}\n", true, 4, 4, false},
+        {"encoders: {vae: y}\n", true, 4, 4, true},
+        {"encoders: {vae: y}\n", true, 4, 0, false},
+        {"encoders: {vae: y}\n", true, 0, 4, false},
+        {"encoders: {vae: y}\n", false, 4, 4, false},
+    };
+    uint8_t hash[32] = {0};
+    Skerry__V1__Blob blob = SKERRY__V1__BLOB__INIT;
+    Skerry__V1__EncoderFile file = SKERRY__V1__ENCODER_FILE__INIT;
+    (void)state;
+    blob.sha256 = (ProtobufCBinaryData){sizeof hash, hash};
+    blob.size = 100;
+    blob.url = (char *)"/v1/blobs/x";
+    file.name = (char *)"config.json";
+    file.part = SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE;
+    file.blob = &blob;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Skerry__V1__NetworkInput in = SKERRY__V1__NETWORK_INPUT__INIT;
+        Skerry__V1__Task t;
+        struct work *w = NULL;
+        task_init(&t);
+        char *spec = str_printf("%s%s", t.spec, cases[i].encoders);
+        t.spec = spec;
+        t.input = &in;
+        t.n_encoders = cases[i].file;
+        t.encoders = (Skerry__V1__EncoderFile *[]){&file};
+        in.channels = cases[i].channels;
+        in.side = cases[i].side;
+        if (cases[i].accepted)
+            OK(work_new(kinds, &t, cache, top, &w, err));
+        else
+            FAILS(work_new(kinds, &t, cache, top, &w, err), "expected those that a VAE makes");
+        work_free(w);
+        mem_free(spec);
+    }
+}
+
 static void temporary_files_go_with_it(void **state)
 {
     char path[CACHE_PATH_MAX];
@@ -227,6 +279,7 @@ int main(void)
         TEST(the_list_says_what_is_known),
         TEST(no_root_is_made),
         TEST(a_trainer_has_its_row),
+        TEST(inputs_are_those_of_the_job),
         TEST(temporary_files_go_with_it),
         TEST(needs),
         TEST(outputs_and_rows_have_a_maximum),
