@@ -178,11 +178,13 @@ static int make_base(struct cascade *c, const struct model *m, struct err *err)
     n->net.name = "base";
     n->objective = image_net_error;
     n->whole = &c->w;
+    int rc = image_net_make(n, c->w.dev, m->chains[0], &c->net.opt, &made, err);
+    if (rc < 0)
+        return rc;
+    c->base = n;
     if (c->net.opt.distill)
         distill_begin(n, 0);
-    int rc = image_net_make(n, c->w.dev, m->chains[0], &c->net.opt, &made, err);
-    c->base = rc == 0 ? n : NULL;
-    return rc;
+    return 0;
 }
 
 static int make_upscaler(struct cascade *c, const struct model *m, struct err *err)
@@ -194,8 +196,6 @@ static int make_upscaler(struct cascade *c, const struct model *m, struct err *e
     u->image.objective = image_net_error;
     u->image.beside = beside;
     u->image.whole = &c->w;
-    if (c->net.opt.distill)
-        distill_begin(&u->image, 1);
     u->side = m->spec.image;
     u->factor = m->spec.upscaler.image / m->spec.image;
     u->noise = m->spec.upscaler.noise;
@@ -212,6 +212,8 @@ static int make_upscaler(struct cascade *c, const struct model *m, struct err *e
     if (rc < 0)
         return rc;
     c->up = u;
+    if (c->net.opt.distill)
+        distill_begin(&u->image, 1);
     if (!begins(m->chains[1]))
         return 0;
     plan_told(u, large_bytes(m), net_load_most(&c->net.opt));

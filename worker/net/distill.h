@@ -24,8 +24,8 @@ extern const struct net_ops distill_net_ops;
  * net_loss fails.  -EINVAL for a net of another kind. */
 int distill_teach(struct net *n, const struct mix_experts *teachers, struct err *err);
 
-/* For networks with a student inside.  begin: before image_net_make, n is to learn from that chain
- * of its teachers.  end, before n is freed; n may have no lesson.  bytes: what teachers take on the
+/* For networks with a student inside.  begin: from now on n learns from that chain of its teachers.
+ * end, before n is freed; n may have no lesson.  bytes: what teachers take on the
  * device besides experts.h, for a student of m. */
 void distill_begin(struct image_net *n, int chain);
 void distill_end(struct image_net *n);

@@ -367,12 +367,64 @@ static void test_refusals(void **state)
     experts_free(x);
 }
 
+/* ---- without memory ---- */
+
+static const struct kernel_ops *plain;
+static int live, allocs_left;
+
+static int do_alloc(struct device *d, size_t bytes, void **ret, struct err *e)
+{
+    if (allocs_left-- == 0)
+        return err_set(e, -ENOMEM, "no room");
+    const int rc = plain->alloc(d, bytes, ret, e);
+    live += rc == 0;
+    return rc;
+}
+
+static void do_free(struct device *d, void *p)
+{
+    live -= p != NULL;
+    plain->free(d, p);
+}
+
+/* A student for which the device has no room, at whichever of its allocations, leaves nothing (what
+ * is not the device's is told by the sanitizers). */
+static void test_no_room(void **state)
+{
+    const struct fixture *f = *state;
+    const struct model_spec spec = tiny_cascade();
+    const struct net_options opt = {
+        .mode = NET_TRAIN, .precision = NET_F32, .batch = N, .distill = true};
+    struct model *m = NULL;
+    struct net *net = NULL;
+    int n = 0, rc = -ENOMEM;
+    OK(model_new(&spec, &m, err));
+    plain = f->dev->ops;
+    struct kernel_ops ops = *plain;
+    ops.alloc = do_alloc;
+    ops.free = do_free;
+    f->dev->ops = &ops;
+    for (; rc == -ENOMEM; n++) {
+        struct err e = {0};
+        allocs_left = n;
+        rc = net_new(f->dev, m, &opt, &net, &e);
+        assert_true(rc == 0 || (rc == -ENOMEM && live == 0));
+    }
+    OK(rc);
+    assert_true(n > 4);
+    net_free(net);
+    assert_int_equal(live, 0);
+    f->dev->ops = plain;
+    model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_hand),  cmocka_unit_test(test_at_the_goal),
         cmocka_unit_test(test_captions), cmocka_unit_test(test_training),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_two_chains),
+        cmocka_unit_test(test_no_room),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
