@@ -508,6 +508,7 @@ struct mixture_eval {
     struct mixture *m;
     int n_chains;
     struct flow_matching flow[MODEL_CHAINS];
+    struct net_encoders shared;   /* with two chains that read captions: the upscaler's */
     struct told told;             /* with an upscaler */
     uint8_t *low;                 /* the same: (B,s,s,3) host */
     struct net_captions captions; /* of a batch */
@@ -569,17 +570,21 @@ static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct
     int rc = encoders_get(e, w, &enc, err);
     if (rc < 0)
         return rc;
-    const struct net_options opt = {.mode = NET_FORWARD,
-                                    .batch = batch,
-                                    .uniform_t = w->spec.train.t == JOB_T_UNIFORM,
-                                    .shift = (float)w->spec.train.shift,
-                                    .encoders = enc ? &enc->tables[0] : NULL};
+    struct net_options opt = {.mode = NET_FORWARD,
+                              .batch = batch,
+                              .uniform_t = w->spec.train.t == JOB_T_UNIFORM,
+                              .shift = (float)w->spec.train.shift,
+                              .encoders = enc ? &enc->tables[0] : NULL};
     struct weights like_experts = *dit_weights(m->router); /* their input, on the same stream */
     const size_t B = (size_t)batch, K = (size_t)m->experts.count;
     choose_strategies(v);
     v->n_chains = model_n_chains(&m->experts.model->spec);
     for (int i = 0; i < v->n_chains && rc == 0; i++) {
         like_experts.m = model_chain(m->experts.model, i);
+        if (i > 0 && v->flow[0].tokens > 0) {
+            flow_matching_share(&v->flow[0], &v->shared);
+            opt.encoders = &v->shared;
+        }
         rc = flow_matching_init(&v->flow[i], &like_experts, &opt, err);
     }
     if (rc == 0 && upscales(m))

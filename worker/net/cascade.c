@@ -12,8 +12,7 @@ struct upscaler {
     int side, factor;       /* side of the small images; its own side over that */
     float noise;
     uint64_t seed;
-    struct image_net *base;       /* gives it encoded captions; NULL: it encodes them itself */
-    struct net_encoders encoders; /* with base: its captions, or else those of the encoders */
+    struct net_encoders encoders; /* of captions: the base's, unless it encodes them itself */
     struct inputs inputs;         /* of the loaded batch: */
     uint8_t *large, *d_large;     /* (load,S,S,3) small images enlarged */
     uint64_t *told, *d_told;      /* (load) random streams */
@@ -62,56 +61,6 @@ static int beside(struct image_net *n, const struct net_micro *micro, struct err
                                .seed = u->seed,
                                .noise = u->noise};
     return told_mix(f->dev, f->stream, &t, (int)micro->count, err);
-}
-
-/* ---- captions of both chains ---- */
-
-/* The base's sample with the same caption; -1: none.  Each chain drops captions by itself, so for a
- * dropped one it may be another sample. */
-static int told_alike(const struct flow_matching *f, const int32_t *tokens, int32_t length,
-                      unsigned i)
-{
-    const size_t L = (size_t)f->tokens;
-    for (unsigned k = 0; k < (unsigned)f->loaded; k++) {
-        const unsigned j = (i + k) % (unsigned)f->loaded;
-        if (f->lengths[j] == length && memcmp(f->ids + j * L, tokens, L * sizeof *tokens) == 0)
-            return (int)j;
-    }
-    return -1;
-}
-
-/* The number of samples from i on with the captions of the base's from `from` on; -1: none. */
-static unsigned run_of(const struct flow_matching *f, const int32_t *tokens, const int32_t *lengths,
-                       unsigned i, unsigned count, int from)
-{
-    const size_t L = (size_t)f->tokens;
-    unsigned n = 1;
-    while (i + n < count && told_alike(f, tokens + (i + n) * L, lengths[i + n], i + n) ==
-                                (from < 0 ? -1 : from + (int)n))
-        n++;
-    return n;
-}
-
-/* Replaces the encoders: a caption is encoded once for both chains. */
-static int share_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
-                          void *d_states, struct err *err)
-{
-    const struct upscaler *u = arg;
-    const struct flow_matching *f = &u->base->flow;
-    const struct net_encoders *e = f->opt.encoders;
-    const size_t L = (size_t)f->tokens, bytes = f->caption_bytes;
-    int rc = 0;
-    for (unsigned i = 0, n; i < count && rc == 0; i += n) {
-        const int from = told_alike(f, tokens + i * L, lengths[i], i);
-        char *to = (char *)d_states + i * bytes;
-        n = run_of(f, tokens, lengths, i, count, from);
-        if (from < 0)
-            rc = e->captions(e->arg, tokens + i * L, lengths + i, n, to, err);
-        else if (f->dev->ops->copy(f->dev, to, (char *)f->d_states + (size_t)from * bytes,
-                                   n * bytes, COPY_DEVICE, f->stream) < 0)
-            rc = err_set(err, -ERR_DEVICE, "captions cannot be copied on %s", f->dev->name);
-    }
-    return rc < 0 ? rc : f->dev->ops->sync(f->dev, f->stream, err);
 }
 
 /* ---- making ---- */
@@ -202,10 +151,7 @@ static int make_upscaler(struct cascade *c, const struct model *m, struct err *e
     struct net_options opt = upscaler_options(&c->net.opt);
     if (c->base && c->base->flow.reads && c->base->flow.tokens > 0 && begins(m->chains[1]) &&
         !opt.encoders->made) {
-        u->base = c->base;
-        u->encoders = *opt.encoders;
-        u->encoders.arg = u;
-        u->encoders.captions = share_captions;
+        flow_matching_share(&c->base->flow, &u->encoders);
         opt.encoders = &u->encoders;
     }
     int rc = image_net_make(&u->image, c->w.dev, m->chains[1], &opt, &made, err);

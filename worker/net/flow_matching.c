@@ -336,3 +336,58 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
                        err_text(rc));
     return 0;
 }
+
+/* ---- captions of two networks ---- */
+
+/* The loaded sample with the same caption; -1: none.  Each network drops captions by itself, so for
+ * a dropped one it may be another sample. */
+static int told_alike(const struct flow_matching *f, const int32_t *tokens, int32_t length,
+                      unsigned i)
+{
+    const size_t L = (size_t)f->tokens;
+    for (unsigned k = 0; k < (unsigned)f->loaded; k++) {
+        const unsigned j = (i + k) % (unsigned)f->loaded;
+        if (f->lengths[j] == length && memcmp(f->ids + j * L, tokens, L * sizeof *tokens) == 0)
+            return (int)j;
+    }
+    return -1;
+}
+
+/* The number of samples from i on with the captions of the loaded ones from `from` on; -1: none. */
+static unsigned run_of(const struct flow_matching *f, const int32_t *tokens, const int32_t *lengths,
+                       unsigned i, unsigned count, int from)
+{
+    const size_t L = (size_t)f->tokens;
+    unsigned n = 1;
+    while (i + n < count && told_alike(f, tokens + (i + n) * L, lengths[i + n], i + n) ==
+                                (from < 0 ? -1 : from + (int)n))
+        n++;
+    return n;
+}
+
+static int share_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                          void *d_states, struct err *err)
+{
+    const struct flow_matching *f = arg;
+    const struct net_encoders *e = f->opt.encoders;
+    const size_t L = (size_t)f->tokens, bytes = f->caption_bytes;
+    int rc = 0;
+    for (unsigned i = 0, n; i < count && rc == 0; i += n) {
+        const int from = told_alike(f, tokens + i * L, lengths[i], i);
+        char *to = (char *)d_states + i * bytes;
+        n = run_of(f, tokens, lengths, i, count, from);
+        if (from < 0)
+            rc = e->captions(e->arg, tokens + i * L, lengths + i, n, to, err);
+        else if (f->dev->ops->copy(f->dev, to, (char *)f->d_states + (size_t)from * bytes,
+                                   n * bytes, COPY_DEVICE, f->stream) < 0)
+            rc = err_set(err, -ERR_DEVICE, "captions cannot be copied on %s", f->dev->name);
+    }
+    return rc < 0 ? rc : f->dev->ops->sync(f->dev, f->stream, err);
+}
+
+void flow_matching_share(struct flow_matching *f, struct net_encoders *ret)
+{
+    *ret = *f->opt.encoders;
+    ret->arg = f;
+    ret->captions = share_captions;
+}

@@ -85,4 +85,9 @@ uint64_t flow_matching_bytes(const struct model *m, const struct net_options *op
 int flow_matching_load(struct flow_matching *f, const struct batch *b, struct err *err);
 int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, struct err *err);
 
+/* Encoders of captions for a second network of pixels on f's stream, whose batches are loaded after
+ * f's: a caption that f has loaded is copied, any other is encoded.  f has captions and must live
+ * as long. */
+void flow_matching_share(struct flow_matching *f, struct net_encoders *ret);
+
 #endif
