@@ -14,6 +14,15 @@
 
 #include <math.h>
 
+#include "worker/engine/engine.h"
+#include "worker/engine/forward.h"
+#include "worker/net/cascade.h"
+#include "worker/net/dit_rows.h"
+#include "worker/net/image_net.h"
+#include "worker/net/mix.h"
+#include "worker/net/told.h"
+#include "worker/order/task_model.h"
+
 static const char *const chains[] = {"base's loss", "upscaler's loss"};
 
 static double row(const struct work *w, const char *name)
@@ -163,12 +172,126 @@ static void test_same_bits(void **state)
     host_free(&h);
 }
 
+/* ---- the weights of upscalers ---- */
+
+/* Experts that have the base of one of them, whose pictures are mostly noise, with upscalers of
+ * their own, and a router that looks at pictures more than at their times. */
+static float width_of(int i, const char *name)
+{
+    if (i == ROUTER)
+        return strstr(name, "bias") ? 0.0f : strstr(name, "t_embedder") ? 0.2f : 0.7f;
+    return strncmp(name, "upscaler.", strlen("upscaler.")) == 0 ? 0.2f : 0.05f;
+}
+
+/* They are o's from now on; file[i].path is the caller's to free. */
+static void share_base(struct host *h, struct order *o, struct file file[K + 1])
+{
+    struct work *w = host_plan(h, &o->task);
+    for (int i = 0; i <= K; i++) {
+        struct model *m;
+        char name[32];
+        OK(task_model(w,
+                      i == ROUTER ? SKERRY__V1__NETWORK__NETWORK_ROUTER
+                                  : SKERRY__V1__NETWORK__NETWORK_MAIN,
+                      &m, err));
+        float *flat = model_flat_new(m);
+        for (size_t t = 0; t < m->n; t++) {
+            const struct model_tensor *x = &m->tensors[t];
+            const bool own = i == ROUTER || strncmp(x->name, "upscaler.", strlen("upscaler.")) == 0;
+            rng_fill_normal(own ? 71 + (uint64_t)i : 70, t, 0, flat + x->offset, x->count, 0.0f,
+                            width_of(i, x->name));
+        }
+        snprintf(name, sizeof name, "alike-%d", i);
+        file[i].path = in(top, name);
+        OK(model_save(m, 0, flat, file[i].path, file[i].sha256, &file[i].size, err));
+        host_put(h, file[i].path, file[i].sha256);
+        blob_of(&o->blobs[i], file[i].sha256, file[i].size);
+        o->refs[i].sha256 = o->blobs[i].sha256;
+        mem_free(flat);
+        model_free(m);
+    }
+    work_free(w);
+}
+
+/* The expert that the router names for each small image, as noisy as upscalers are told it. */
+static void name_experts(struct host *h, const struct order *o, const uint8_t *low,
+                         int ret[SAMPLES])
+{
+    struct work *w = host_plan(h, &o->task);
+    struct device *dev = h->engine->dev;
+    struct forward f = {0};
+    struct dit_rows rows = {0};
+    struct told told;
+    float *d_logits, logits[SAMPLES * K], t[SAMPLES];
+    OK(modules_rebuild(h->modules, w, err));
+    OK(forward_open_modules(h->engine, w, SKERRY__V1__NETWORK__NETWORK_ROUTER, o->mixture.router, 1,
+                            SAMPLES, &f, err));
+    OK(dit_rows_open(&rows, net_dit(f.net), err));
+    const struct told_options opt = {.dev = dev,
+                                     .stream = f.net->weights->stream,
+                                     .side = 4,
+                                     .factor = 1,
+                                     .rows = SAMPLES,
+                                     .noise = 0.2f};
+    OK(told_open(&told, &opt, err));
+    for (int i = 0; i < SAMPLES; i++) {
+        told.streams[i] = rng_mix(CASCADE_STREAM_ROUTED, (uint64_t)i);
+        t[i] = opt.noise;
+    }
+    OK(told_run(&told, low, o->sample.seed, SAMPLES, err));
+    OK(dev->ops->alloc(dev, sizeof logits, (void **)&d_logits, err));
+    OK(dit_rows_run(&rows, d_logits, &(struct dit_rows_in){.x = told.d_x, .t = t}, SAMPLES, err));
+    OK(dev->ops->copy(dev, logits, d_logits, sizeof logits, COPY_FROM_DEVICE, opt.stream));
+    OK(weights_sync(f.net->weights, err));
+    for (int i = 0; i < SAMPLES; i++)
+        ret[i] = mix_argmax(logits + i * K, K);
+    dev->ops->free(dev, d_logits);
+    told_close(&told);
+    dit_rows_close(&rows);
+    forward_close(&f);
+    work_free(w);
+}
+
+/* Where the experts' bases are one, top1 enlarges a small image as the expert does that the router
+ * names for it. */
+static void test_weights_of_upscalers(void **state)
+{
+    (void)state;
+    static struct drawn mixed, alone[K];
+    struct host h;
+    struct order o;
+    struct file file[K + 1];
+    int named[SAMPLES], of[K] = {0};
+    host_new(&h, "upscalers", 2);
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
+    o.mixture.strategy = JOB_STRATEGY_TOP1;
+    share_base(&h, &o, file);
+    (void)draw_rows(&h, &o, 64, &mixed);
+    name_experts(&h, &o, mixed.low, named);
+    for (int k = 0; k < K; k++) {
+        for (int i = 0; i < K; i++)
+            o.expert[i].modules = &o.lists[k];
+        (void)draw_rows(&h, &o, 64, &alone[k]);
+        assert_memory_equal(alone[k].low, mixed.low, sizeof mixed.low);
+    }
+    for (int i = 0; i < SAMPLES; i++) {
+        of[named[i]]++;
+        assert_memory_equal(mixed.images + (size_t)i * VALUES,
+                            alone[named[i]].images + (size_t)i * VALUES, VALUES);
+    }
+    assert_true(of[0] < SAMPLES && of[1] < SAMPLES && of[2] < SAMPLES); /* several are named */
+    for (int i = 0; i <= K; i++)
+        mem_free(file[i].path);
+    host_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_equal_experts),
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_weights_of_upscalers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
