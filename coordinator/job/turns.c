@@ -95,12 +95,21 @@ static void add_job(struct turns *t, const struct coordinator *co, const struct 
         add(t, 0, j->id, first);
 }
 
+/* Has a path that crosses the module rounds left? */
+static bool is_stepped(const struct job *j, const struct module_rec *m)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->paths[p].round < (uint32_t)j->spec.outer.rounds && query_crosses(j, p, m))
+            return true;
+    return false;
+}
+
 /* Adds the job's next outer steps that are for the worker that made the last one. */
 static void add_steps(struct turns *t, const struct job *j)
 {
     t->list = mem_realloc(t->list, (t->n + j->comp.n_modules + 1) * sizeof(*t->list));
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        if (j->modules[i].folded_by != 0)
+        if (j->modules[i].folded_by != 0 && is_stepped(j, &j->modules[i]))
             t->list[t->n++] =
                 (struct turns_phase){.worker = j->modules[i].folded_by, .job = j->id, .step = true};
 }

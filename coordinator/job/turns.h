@@ -38,7 +38,8 @@ void turns_release(struct turns *t); /* zeroed is fine */
 /* Whether the worker, which has no task, will be given a phase sooner than it could repeat one: it
  * had a replica last, or a replica is nobody's. */
 bool turns_has_phase(const struct turns *t, const struct worker *w);
-/* Whether the worker has made the newest version of a module, so that the next step is for it. */
+/* Whether the worker has made the newest version of a module, so that the next step is for it, if
+ * there is one. */
 bool turns_makes_step(const struct turns *t, const struct worker *w);
 
 #endif

@@ -267,6 +267,7 @@ static void a_check_keeps_nobody_from_a_phase(void **state)
         WAITED,
         MAKES_STEPS,
         MAKES_WAITED,
+        MAKES_NO_MORE,
         CASES
     };
     static const char elastic[] = HEAD "recipe: {name: diloco, replicas: auto}\n"
@@ -296,6 +297,7 @@ static void a_check_keeps_nobody_from_a_phase(void **state)
         c->train.round = 0;
         job_edit_path(j, 0)->round = i == MAKES_WAITED ? 3 : i >= WAITED ? 2 : 0;
         job_edit_module(j, &j->modules[0])->folded_by = i >= MAKES_STEPS ? w->id : 0;
+        j->spec.outer.rounds = i == MAKES_NO_MORE ? 2 : j->spec.outer.rounds;
         (void)str_copy(w->version, sizeof(w->version), SKERRY_VERSION);
         (void)asks(co, w);
         assign_parked(co);
