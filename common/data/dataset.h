@@ -137,7 +137,7 @@ struct dataset_report {
     uint64_t tokens, holdout_tokens;       /* text: of all pieces written; of those held out */
     uint64_t text_bytes;                   /* text: of all documents read */
     uint64_t not_utf8;                     /* documents, or images by captions, in another code */
-    char *not_utf8_first;                  /* the name of the first; NULL: none */
+    char *not_utf8_first;                  /* file of the first text, or first image */
     /* Text: ids are below this.  It is the tokenizer's; for token files without a
      * tokenizer the least that holds their ids, but at least that of bytes. */
     uint32_t vocab;

@@ -294,7 +294,7 @@ static void note_bytes(struct dataset_report *r, const struct text_document *doc
 {
     r->text_bytes += doc->len;
     if (!str_is_utf8(doc->text, doc->len) && r->not_utf8++ == 0)
-        r->not_utf8_first = cut_name(doc->key);
+        r->not_utf8_first = cut_name(doc->file);
 }
 
 static int take_document(struct text_cut *t, const struct text_document *doc, bool only_holdout)

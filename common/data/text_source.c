@@ -393,6 +393,7 @@ static int take_object(struct text_source *s, const char *line, size_t len,
     numbered_key(s, s->line - 1);
     *ret = (struct text_document){
         .key = s->key,
+        .file = file_name(s) + s->folder,
         .text = json_string_value(text),
         .len = json_string_length(text),
     };
@@ -438,8 +439,10 @@ static int next_plain(struct text_source *s, struct text_document *ret, struct e
     }
     int n = stem(s, &base);
     (void)snprintf(s->key, sizeof(s->key), "%.*s", n, base);
-    *ret = (struct text_document){
-        .key = s->key, .text = buf_str(&s->data) + s->used, .len = s->data.len - s->used};
+    *ret = (struct text_document){.key = s->key,
+                                  .file = file_name(s) + s->folder,
+                                  .text = buf_str(&s->data) + s->used,
+                                  .len = s->data.len - s->used};
     s->line = 1;
     return 1;
 }
@@ -545,7 +548,8 @@ static int next_tokens(struct text_source *s, struct text_document *ret, struct 
     }
     s->token = at;
     numbered_key(s, s->line++);
-    *ret = (struct text_document){.key = s->key, .n_ids = at - s->document};
+    *ret = (struct text_document){
+        .key = s->key, .file = file_name(s) + s->folder, .n_ids = at - s->document};
     return 1;
 }
 

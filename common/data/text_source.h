@@ -36,6 +36,7 @@ struct text_source_options {
 /* A document, borrowed until the next call: text, or ids. */
 struct text_document {
     const char *key;  /* "train-00000/17": file, below the source's folder, and line from 0 */
+    const char *file; /* its name below the source's folder, for a person */
     const char *text; /* NULL: a token file's, whose ids text_source_ids() reads */
     size_t len;       /* bytes */
     size_t n_ids;

@@ -646,7 +646,7 @@ static void what_is_no_utf8_is_counted(void **state)
     put(dir, "c_2.txt", latin1, sizeof(latin1) - 1);
     OK(cut(&opt, 1, 0, g, &r, err));
     assert_int_equal(r.not_utf8, 2);
-    assert_string_equal(r.not_utf8_first, "b_1");
+    assert_string_equal(r.not_utf8_first, "b_1.txt");
     assert_int_equal(r.documents, 3);
     dataset_report_release(&r);
     got_free(g);
