@@ -2,10 +2,10 @@
 
     latents_data.py PICTURES OUT [--side 32] [--steps 900]
 
-PICTURES has class folders of .png, each with its caption in a .txt beside it.  OUT becomes the
-folder of a pipeline: a small AutoencoderKL trained here on the pictures (shrinks by 4 to 4
-channels), a CLIP text encoder with random weights, whose states are fixed random features of the
-words, and a CLIP tokenizer that knows the captions' words.  Needs Debian's python3-torch,
+PICTURES has .png, .jpg or .webp files, in it or in class folders, each with its caption in a .txt
+beside it.  OUT becomes the folder of a pipeline: a small AutoencoderKL trained here on the pictures
+(shrinks by 4 to 4 channels), a CLIP text encoder with random weights, whose states are fixed random
+features of the words, and a CLIP tokenizer that knows the captions' words.  Needs Debian's python3-torch,
 python3-numpy and python3-pil."""
 import argparse
 import glob
@@ -26,6 +26,7 @@ from torch import nn  # noqa: E402
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "tools"))
 import frozen_models  # noqa: E402  (folders as diffusers and transformers save them)
 
+IMAGES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp")  # as docs/data.md has them
 CHANNELS, LATENT, GROUPS, BATCH = (16, 32, 64), 4, 8, 16
 
 
@@ -118,13 +119,14 @@ class AutoencoderKL(nn.Module):
 def read(folder, side):
     """All pictures (n, 3, side, side) in [-1, 1], and the captions."""
     pictures, captions = [], []
-    for path in sorted(glob.glob(os.path.join(folder, "*", "*.png"))):
+    found = glob.glob(os.path.join(glob.escape(folder), "*.*")) + glob.glob(os.path.join(glob.escape(folder), "*", "*.*"))
+    for path in sorted(p for p in found if p.lower().endswith(IMAGES)):
         with Image.open(path) as im:
             pictures.append(np.asarray(im.convert("RGB").resize((side, side), Image.LANCZOS)))
-        with open(path[:-4] + ".txt", encoding="utf-8") as f:
+        with open(os.path.splitext(path)[0] + ".txt", encoding="utf-8") as f:
             captions.append(f.readline().strip())
     if not pictures:
-        sys.exit(f"latents: no CLASS/NAME.png in {folder}; `make demo-data` draws some")
+        sys.exit(f"latents: no NAME.png, .jpg or .webp in {folder} or in folders in it; `make demo-data` draws some")
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1, captions
 
 
