@@ -11,6 +11,7 @@
 #include "common/base/file.h"
 #include "common/data/captions.h"
 #include "common/data/shard.h"
+#include "common/data/tokenizer.h"
 
 static const char *new_images, *new_text, *new_text_field, *new_captions, *new_encoders, *new_from;
 static int new_image_size = 32, new_workers, new_minutes = 40;
@@ -315,6 +316,22 @@ static int choose(struct new_job *job, const char *path, struct err *err)
     return write_file(job, path, err);
 }
 
+/* Tells what a folder of --from has decided that its owner may not expect. */
+static void say_from(const struct new_job *job)
+{
+    if (new_job_is_short(job))
+        fprintf(stderr,
+                "--from: model.context is %d, as %s/config.json has no more "
+                "(max_position_embeddings, or its sliding_window)\n",
+                job->model.context, job->from);
+    if (!job->tokenizer && job->vocab <= TOKENIZER_BYTES_VOCAB)
+        fprintf(stderr,
+                "--from: %s has no tokenizer.json and no tokenizer.model, so the tokens are "
+                "bytes; if it was trained with others, put its tokenizer there and run this "
+                "again\n",
+                job->from);
+}
+
 static int run_new(struct cli *cli, const struct args *args, struct err *err)
 {
     struct new_job job;
@@ -329,6 +346,8 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     job.tokenizer = tokenizer;
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
+    if (rc == 0 && job.from)
+        say_from(&job);
     char workers[32] = "", few[80] = "";
     if (job.passes > 0)
         (void)snprintf(few, sizeof few, " (each %s %d times; more of them would fill the time)",

@@ -48,6 +48,14 @@ static long long window_of(const struct decoder *d, const json_t *config)
     return window && d->window ? json_integer_value(window) : d->window;
 }
 
+/* The most tokens that a model takes whose tokens all see each other; 0: none is said. */
+static int most_context(const struct decoder *d, const json_t *config)
+{
+    const long long most = cli_int(config, "max_position_embeddings", d->context);
+    const long long window = window_of(d, config);
+    return (int)(window > 0 && (window < most || most <= 0) ? window : most);
+}
+
 /* The width of a head; null and no value are the same. */
 static int head_dim(const struct decoder *d, const json_t *config)
 {
@@ -282,7 +290,7 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
         .qk_norm = d->qk_norm,
         .vocab = (int)cli_int(config, "vocab_size", 0),
         .ffn = (int)cli_int(config, "intermediate_size", 0),
-        .context = (int)cli_int(config, "max_position_embeddings", d->context),
+        .context = most_context(d, config),
         .rope_theta = rope_theta(config),
         .rope_scaling =
             {

@@ -718,6 +718,11 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
     int rc = check_there(dir, err);
     if (rc == 0)
         rc = file_read(path, CONFIG_MAX, &text, err);
+    if (rc == -ENOENT)
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s has no config.json: name a folder that save_pretrained of transformers or "
+                     "diffusers wrote",
+                     dir);
     if (rc == 0) {
         *ret = json_loads(buf_str(&text), 0, &why);
         if (!*ret)
@@ -730,11 +735,25 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
     return rc;
 }
 
+/* Of a quantised model a part of the tensors are codes, which take no gradients. */
+static int check_plain(const char *dir, const json_t *config, struct err *err)
+{
+    const json_t *how = json_object_get(config, "quantization_config");
+    return json_object_size(how) == 0
+               ? 0
+               : err_set(err, -ERR_CONFIG,
+                         "%s/config.json has a quantization_config (%s): quantised weights cannot "
+                         "be trained on; name a folder with the model that they were made of",
+                         dir, cli_str(how, "quant_method", "its method is not said"));
+}
+
 int model_folder_sizes(const char *dir, struct job_model *ret, char **ret_tokenizer,
                        struct err *err)
 {
     json_t *config = NULL;
     int rc = model_folder_config(dir, &config, err);
+    if (rc == 0)
+        rc = check_plain(dir, config, err);
     if (rc == 0)
         rc = decoder_sizes(dir, config, ret, ret_tokenizer, err);
     json_decref(config);
@@ -747,6 +766,8 @@ int model_folder_check(const char *dir, const struct job_spec *spec,
     char *folder = folder_of(dir, spec);
     json_t *config = NULL;
     int rc = model_folder_config(folder, &config, err);
+    if (rc == 0)
+        rc = check_plain(folder, config, err);
     if (rc == 0)
         rc = family_of(spec)->check(folder, config, spec, facts, err);
     if (rc == 0)

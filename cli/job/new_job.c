@@ -36,12 +36,17 @@ static int width(const struct new_job *job)
     return job->from ? job->model.dim : sizes[job->size].dim;
 }
 
+bool new_job_is_short(const struct new_job *job)
+{
+    const int most = job->model.context; /* 0: a config.json that does not know */
+    return job->from && most > 0 && most < FROM_CONTEXT;
+}
+
 static int context(const struct new_job *job)
 {
     if (!job->from)
         return CONTEXT;
-    const int most = job->model.context; /* 0: a config.json that does not know */
-    return most > 0 && most < FROM_CONTEXT ? most : FROM_CONTEXT;
+    return new_job_is_short(job) ? job->model.context : FROM_CONTEXT;
 }
 
 int new_job_batch(const struct new_job *job)
@@ -212,7 +217,10 @@ static void write_from(const struct new_job *job, FILE *out)
               "folder with the weights to start from; all but context is as its config.json says",
               "warm_start", job->from);
     line(out, "a language model", "type: llama");
-    line(out, "tokens that it sees at once in training", "context: %d", context(job));
+    line(out,
+         new_job_is_short(job) ? "tokens that it sees at once in training; all that it takes"
+                               : "tokens that it sees at once in training",
+         "context: %d", context(job));
     line(out, "width", "dim: %d", m->dim);
     line(out, "blocks", "depth: %d", m->depth);
     line(out, "attention heads", "heads: %d", m->heads);

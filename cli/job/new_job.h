@@ -49,6 +49,8 @@ struct new_job {
 };
 
 size_t new_job_sizes(void);
+/* Does its model to start from take fewer tokens than others would be trained on? */
+bool new_job_is_short(const struct new_job *job);
 /* Samples of a step. */
 int new_job_batch(const struct new_job *job);
 /* Is a model of job->parameters worth training on these data in this time, when a step of it

@@ -206,6 +206,25 @@ def test_new_from_a_model(tmp_path, kind, keys):
     assert all(abs(before[name] - after[name]).max() < 0.02 for name in before), "one step of two replicas"
 
 
+def test_new_says_what_a_model_decides(tmp_path):
+    """A window below the usual context, for which `new` has no flag, and tokens that nobody has named; a quantised model is none to train."""
+    chat, window = tmp_path / "chat", {**MISTRAL, "sliding_window": 100}
+    frozen_models.llama(chat, padding=-1, **window)  # as many tokens as bytes have
+    (chat / "tokenizer.json").unlink()
+    (tmp_path / "book.txt").write_text("it was a dark and stormy night, and so on\n" * 2000, encoding="utf-8")
+    done = new(tmp_path, "tuned", "--text", "book.txt", "--from", "chat", "--minutes", "1")
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load((tmp_path / "tuned.yaml").read_text(encoding="utf-8"))["model"]["context"] == 100
+    assert "--from: model.context is 100, as chat/config.json has no more" in done.stderr, done.stderr
+    assert "--from: chat has no tokenizer.json and no tokenizer.model, so the tokens are bytes" in done.stderr, done.stderr
+    frozen_models.llama(chat, quantization_config={"quant_method": "fp8"}, **window)
+    refused = "chat/config.json has a quantization_config (fp8): quantised weights cannot be trained on;"
+    again = new(tmp_path, "again", "--text", "book.txt", "--from", "chat")
+    assert again.returncode != 0 and f"--from: {refused}" in again.stderr, again.stderr
+    checked = skerry("check", tmp_path / "tuned.yaml")
+    assert checked.returncode != 0 and f"model.warm_start: {tmp_path}/{refused}" in checked.stderr, checked.stderr
+
+
 def test_new_for_captions(tmp_path):
     words = frozen_models.pipeline(tmp_path / "pipe", ["a", "red", "blue"])
     make_dataset(tmp_path / "pics", classes=2, images=24, size=32)

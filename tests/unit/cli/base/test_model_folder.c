@@ -478,7 +478,8 @@ static void other_sizes_are_named(void **state)
     assert_int_equal(check(f->dit, sound_pixart, 5, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "is of a 'DiT'; the job's model needs a PixArt"));
     assert_int_equal(check(f->dit, sound_llama, 0, &err), -ERR_CONFIG);
-    assert_int_equal(check(f->root, sound_llama, 0, &err), -ERR_CONFIG); /* no config.json */
+    assert_int_equal(check(f->root, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, " has no config.json: name a folder that save_pretrained"));
 }
 
 static void other_tensors_are_named(void **state)
@@ -594,6 +595,25 @@ static void with_key(struct fixture *f, const char *key, json_t *value, const ch
     with_keys(f->llama, sound_llama, json_pack("{s:o}", key, value), sentence);
 }
 
+/* The most tokens that a model takes whose config.json has the keys, too. */
+static int context_with(const char *dir, json_t *keys)
+{
+    struct err err = {0};
+    char path[96], *tokenizer = NULL;
+    struct job_model m = {0};
+    (void)snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *config = json_load_file(path, 0, NULL), *changed = json_deep_copy(config);
+    json_object_update(changed, keys);
+    assert_int_equal(json_dump_file(changed, path, 0), 0);
+    OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    json_decref(changed);
+    json_decref(keys);
+    mem_free(tokenizer);
+    return m.context;
+}
+
 /* What else our decoder can be: each class by what it has, and the window that would cut texts. */
 static void relatives_fit(void **state)
 {
@@ -633,6 +653,13 @@ static void relatives_fit(void **state)
     with_keys(f->llama, sound_llama,
               json_pack("{s:s,s:i}", "model_type", "mistral", "sliding_window", 63), no);
     with_key(f, "sliding_window", json_integer(8), NULL); /* a llama has none */
+    assert_int_equal(context_with(dir, json_pack("{s:i}", "sliding_window", 32)), 64);
+    assert_int_equal(
+        context_with(dir, json_pack("{s:i,s:b}", "sliding_window", 32, "use_sliding_window", 1)),
+        32);
+    assert_int_equal(
+        context_with(dir, json_pack("{s:s,s:i}", "model_type", "mistral", "sliding_window", 96)),
+        64);
 }
 
 /* A Qwen3, which is exported as one: its norms are in place of biases. */
@@ -708,9 +735,9 @@ static void defaults_are_of_the_class(void **state)
         int heads, kv_heads, context;
         bool null;
     } cases[] = {
-        {"llama", 16, 16, 2048, false},    {"mistral", 16, 8, 131072, false},
-        {"mistral", 16, 16, 131072, true}, {"qwen2", 64, 32, 32768, false},
-        {"qwen2", 64, 64, 32768, true},    {"qwen3", 64, 32, 32768, false},
+        {"llama", 16, 16, 2048, false},  {"mistral", 16, 8, 4096, false}, /* its window */
+        {"mistral", 16, 16, 4096, true}, {"qwen2", 64, 32, 32768, false},
+        {"qwen2", 64, 64, 32768, true},  {"qwen3", 64, 32, 32768, false},
     };
     struct job_model none;
     char *no_tokenizer = NULL;
