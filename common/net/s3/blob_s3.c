@@ -622,10 +622,12 @@ static int s3_adopt(struct blobstore *base, const struct blob_file *files, size_
     int rc = blob_s3_check_quota(s, bytes, err);
     if (rc == 0)
         rc = blob_s3_make_room(s, bytes, 0, err); /* the files are on the disk already */
-    if (rc == 0)
-        rc = s->cache->ops->adopt(s->cache, files, n, err);
-    for (size_t i = 0; i < n && rc == 0; i++)
-        rc = enter(s, &files[i].id, files[i].size, false, err);
+    /* One after the other: the directory has none that is not entered. */
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        rc = s->cache->ops->adopt(s->cache, &files[i], 1, err);
+        if (rc == 0)
+            rc = enter(s, &files[i].id, files[i].size, false, err);
+    }
     return rc;
 }
 

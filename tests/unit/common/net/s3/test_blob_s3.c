@@ -484,6 +484,33 @@ static void test_adopt(void **state)
     assert_false(is_far(r, &id));
 }
 
+/* What cannot be taken is left with those after it; what was taken before is known. */
+static void test_adopt_in_part(void **state)
+{
+    struct rig *r = *state;
+    char *path[] = {file_join(r->dir, "first"), file_join(r->dir, "second")};
+    for (int through = 0; through < 2; through++) {
+        struct blob_file files[2];
+        r->through = through == 1;
+        reopen(r);
+        for (int i = 0; i < 2; i++) {
+            memset(r->data, 10 + 2 * through + i, LEN);
+            files[i] = (struct blob_file){.path = path[i], .size = LEN};
+            hash_sha256(r->data, LEN, files[i].id.sha256);
+            assert_int_equal(file_write_atomic(path[i], r->data, LEN, 0600, &r->err), 0);
+        }
+        files[1].size += through == 0;
+        r->f.down = through == 1;
+        assert_int_equal(r->s->ops->adopt(r->s, files, 2, &r->err),
+                         through ? -EAGAIN : -ERR_FORMAT);
+        assert_true(blobstore_has(r->s, &files[0].id, NULL) == (through == 0));
+        assert_true(file_exists(path[1]));
+        r->f.down = false;
+    }
+    for (int i = 0; i < 2; i++)
+        mem_free(path[i]);
+}
+
 /* Somebody empties the directory: what the store has comes back, and what it has not is gone. */
 static void test_emptied(void **state)
 {
@@ -825,6 +852,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_deleted_unheard, begin, end),
         cmocka_unit_test_setup_teardown(test_sent_again, begin, end),
         cmocka_unit_test_setup_teardown(test_adopt, begin, end),
+        cmocka_unit_test_setup_teardown(test_adopt_in_part, begin, end),
         cmocka_unit_test_setup_teardown(test_emptied, begin, end),
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
         cmocka_unit_test_setup_teardown(test_refused, begin, end),
