@@ -537,10 +537,12 @@ static void test_too_many_steps(void **state)
     x.m.steps = 7;
     x.m.seconds = 1e38f;
     x.m.waited_ms = UINT64_MAX;
+    x.m.steps_ms = 1234;
     assert_true(report(r, w, &x));
     assert_int_equal(state_task(&r->co->state, x.m.task_id)->steps, 2);
     assert_true(state_task(&r->co->state, x.m.task_id)->seconds == 0);
     assert_true(state_task(&r->co->state, x.m.task_id)->train.waited_ms < 1ull << 40);
+    assert_int_equal(state_task(&r->co->state, x.m.task_id)->train.steps_ms, 1234);
     assert_int_equal(j->spec.outer.steps, 2);
 }
 
