@@ -115,6 +115,10 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
     const char *state = cli_str(job, "state", "?"), *reason = cli_str(job, "reason", "");
     char loss[STR_HUMAN_MAX + 8] = "", number[STR_HUMAN_MAX];
     *p = (struct progress){.share = -1};
+    if (cli_job_ended(state) && cli_int(job, "rounds", 0) == 0) { /* set aside */
+        snprintf(p->words[ROUND], sizeof p->words[ROUND], "%s: %s", state, reason);
+        return;
+    }
     if (cli_job_ended(state)) {
         if (cli_has(job, "loss"))
             snprintf(loss, sizeof loss, "  loss %s",

@@ -72,7 +72,7 @@ export function hero(job, etaLeft) {
   const progress = $('bar');
   progress.setAttribute('aria-valuemax', job.rounds);
   progress.setAttribute('aria-valuenow', job.round);
-  progress.setAttribute('aria-valuetext', `${job.round} of ${job.rounds} rounds`);
+  progress.setAttribute('aria-valuetext', job.rounds ? `${job.round} of ${job.rounds} rounds` : 'rounds: not known');
   setText($('bar-left'), !job.rounds ? 'rounds: not known' : `${number(job.round)} of ${plural(job.rounds, 'round')}`
     + (now > 0 ? `, ${Math.round(now * 100)} % of the next` : ''));
   setText($('bar-right'), OVER.has(job.state) ? `ran for ${duration(job.elapsed_ms)}`

@@ -87,8 +87,10 @@ static void the_end_of_a_job_is_the_status(void **state)
          CLI_JOB_FAILED, "failed after round 1/3: no data\n"},
         {"{\"state\":\"cancelled\",\"round\":0,\"rounds\":3,\"loss\":null}", CLI_JOB_CANCELLED,
          "cancelled after round 0/3\n"},
+        {"{\"state\":\"failed\",\"round\":0,\"rounds\":0,\"reason\":\"it is not known here\"}",
+         CLI_JOB_FAILED, "failed: it is not known here\n"},
     };
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *const answers[] = {cases[i].job, NULL};
         struct cli cli = {0};
         char said[4096], asked[256];
@@ -267,10 +269,10 @@ static void a_terminal_has_one_line(void **state)
 static void a_line_is_cut_between_characters(void **state)
 {
     static const char *const answers[] = {
-        "{\"state\":\"failed\",\"reason\":\"KeyError:\\n\\téééé\"}", NULL};
+        "{\"state\":\"failed\",\"rounds\":9,\"reason\":\"KeyError:\\n\\téééé\"}", NULL};
     char said[4096];
     follow_on_terminal(39, answers, said);
-    assert_string_equal(said, "\r\033[Kfailed after round 0/0: KeyError:  ééé\r\n");
+    assert_string_equal(said, "\r\033[Kfailed after round 0/9: KeyError:  ééé\r\n");
 }
 
 static void a_job_that_is_not_there_is_not_waited_for(void **state)
