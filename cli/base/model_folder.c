@@ -718,6 +718,8 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
     int rc = check_there(dir, err);
     if (rc == 0)
         rc = file_read(path, CONFIG_MAX, &text, err);
+    if (rc == -ENOTDIR)
+        rc = err_set(err, -ERR_CONFIG, "%s is a file: name the folder that it is in", dir);
     if (rc == -ENOENT)
         rc = err_set(err, -ERR_CONFIG,
                      "%s has no config.json: name a folder that save_pretrained of transformers or "

@@ -480,6 +480,10 @@ static void other_sizes_are_named(void **state)
     assert_int_equal(check(f->dit, sound_llama, 0, &err), -ERR_CONFIG);
     assert_int_equal(check(f->root, sound_llama, 0, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, " has no config.json: name a folder that save_pretrained"));
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/config.json", f->llama);
+    assert_int_equal(check(path, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "/config.json is a file: name the folder that it is in"));
 }
 
 static void other_tensors_are_named(void **state)

@@ -308,6 +308,16 @@ static void refuses_by_name(void **state)
     FAILS(tokenizer_open("/nonexistent/t.json", &t, err), "/nonexistent/t.json");
 }
 
+/* What a clone without Git LFS has in place of it. */
+static void names_a_placeholder(void **state)
+{
+    (void)state;
+    static const char text[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4a5e\n";
+    struct tokenizer *t;
+    FAILS(tokenizer_parse(text, sizeof text - 1, "t.json", &t, err),
+          "t.json is a placeholder of Git LFS");
+}
+
 /* 6 MB, which would become half a gigabyte. */
 static void refuses_many_values(void **state)
 {
@@ -330,6 +340,7 @@ int main(void)
         cmocka_unit_test(a_space_before_each_part), cmocka_unit_test(any_bytes_survive),
         cmocka_unit_test(bytes_are_tokens),         cmocka_unit_test(streams_whole_characters),
         cmocka_unit_test(refuses_by_name),          cmocka_unit_test(refuses_many_values),
+        cmocka_unit_test(names_a_placeholder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
