@@ -18,8 +18,9 @@
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
 #define BUSY_PATIENCE_MS 10000 /* and longer while that does something short: see patience_ms() */
 #define BUSY_PATIENCE_MAX_MS 300000
-#define FOLD_PATIENCE_MS 8000 /* so does an outer step, before it is made here (folds.c) */
-#define ASKS_AGAIN_MS 500     /* within which a worker that has reported asks again */
+#define FOLD_PATIENCE_MAX_MS 8000 /* so does an outer step, before it is made here (folds.c) */
+#define FOLD_FILES 4              /* of a version's size, from which a step starts */
+#define ASKS_AGAIN_MS 500         /* within which a worker that has reported asks again */
 
 /* An owner that does something short will be back: a phase without its moments costs more than a
  * wait of a part of a phase. */
@@ -38,6 +39,20 @@ static bool is_short(const struct task *t)
     return task_drawing(t) != NULL || t->kind == TASK_VELOCITY || t->kind == TASK_OUTER;
 }
 
+/* A step waits for its maker to evaluate no longer than another worker would fetch what the maker
+ * has, and not while that makes another step: those of several modules are made at once. */
+static uint32_t fold_patience_ms(const struct job *j, const struct task *t, const struct worker *w,
+                                 const struct task *now)
+{
+    const struct module_rec *m = job_module(j, t->outer.module_id);
+    if (now->kind == TASK_OUTER)
+        return 0;
+    if (m == NULL || m->n_versions == 0 || w->sends_bytes_per_s <= 0)
+        return FOLD_PATIENCE_MAX_MS;
+    const double bytes = FOLD_FILES * (double)m->versions[m->n_versions - 1].full.size;
+    return (uint32_t)fmin(bytes * 1e3 / w->sends_bytes_per_s, FOLD_PATIENCE_MAX_MS);
+}
+
 static void fill_owner(struct coordinator *co, const struct job *j, const struct task *t,
                        struct schedule_task *out)
 {
@@ -51,7 +66,7 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
     out->owner_busy = now != NULL && !is_short(now);
     out->patience_ms = now == NULL             ? OWNER_PATIENCE_MS
                        : t->kind == TASK_TRAIN ? patience_ms(j)
-                       : t->kind == TASK_OUTER ? FOLD_PATIENCE_MS
+                       : t->kind == TASK_OUTER ? fold_patience_ms(j, t, w, now)
                                                : 0;
 }
 

@@ -146,7 +146,10 @@ static void an_outer_step_waits_for_its_maker(void **state)
         enum task_kind doing;
         uint32_t ready_ms;
         bool given;
-    } cases[] = {{TASK_EVAL, 7000, false}, {TASK_EVAL, 9000, true}, {TASK_CHECK, 0, true}};
+        double rate; /* at which the maker sends; the version has 1000 bytes */
+    } cases[] = {{TASK_EVAL, 7000, false},       {TASK_EVAL, 9000, true},
+                 {TASK_EVAL, 1000, false, 2000}, {TASK_EVAL, 3000, true, 2000},
+                 {TASK_OUTER, 0, true},          {TASK_CHECK, 0, true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct coordinator *co = anew(state);
         struct job *j = job_of(co, diloco, 9);
@@ -154,7 +157,11 @@ static void an_outer_step_waits_for_its_maker(void **state)
         struct task *t = some_task(co, j, TASK_OUTER);
         t->outer.module_id = j->modules[0].id;
         t->ready_ms -= cases[i].ready_ms;
-        job_edit_module(j, &j->modules[0])->fold_for = owner->id;
+        struct module_rec *m = job_edit_module(j, &j->modules[0]);
+        m->fold_for = owner->id;
+        m->n_versions = 1;
+        m->versions[0].full.size = 1000;
+        owner->sends_bytes_per_s = cases[i].rate;
         task_lease(co, some_task(co, j, cases[i].doing), owner);
         (void)str_copy(w->version, sizeof(w->version), SKERRY_VERSION);
         (void)asks(co, w);
