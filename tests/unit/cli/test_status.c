@@ -51,8 +51,8 @@ static void a_swarm_is_listed(void **state)
     run(&command_status, &cli, NULL, answers, &r);
     says(&r, "\n  job  name  state    round    loss       speed    ETA\n"
              "    3  a     running    2/9  0.2500  9 images/s  1m00s\n"
-             "    4  b     paused     0/0       -           -      -\n"
-             "    5  c     failed     0/0       -           -      -\n");
+             "    4  b     paused       -       -           -      -\n"
+             "    5  c     failed       -       -           -      -\n");
     says(&r, "\n  job 3 (a): stalled: nobody can do it\n  job 4 (b): a person has paused it\n"
              "  job 5 (c): no samples\n");
     says(&r, "\n  worker 1: training\n  task 2: a failure (at most 5.0s more)\n");
