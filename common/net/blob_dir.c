@@ -25,6 +25,7 @@ struct writer {
     struct list link;        /* in dir->uploads */
     struct dir *dir;
     struct blob_id expect;
+    uint64_t holder;
     bool hashed; /* all bytes went through `hash`; else the file is read at commit */
     struct hash hash;
     char *path;
@@ -49,11 +50,11 @@ char *blob_dir_file(const char *dir, const uint8_t sha256[32])
     return str_printf("%s/%.2s/%s", dir, hex, hex);
 }
 
-static char *part_of(const struct dir *d, const struct blob_id *id)
+static char *part_of(const struct dir *d, const struct blob_id *id, uint64_t holder)
 {
     char hex[BLOB_HEX_MAX];
     blob_id_hex(id, hex);
-    return str_printf("%s/tmp/%s.part", d->path, hex);
+    return str_printf("%s/tmp/%s-%llu.part", d->path, hex, (unsigned long long)holder);
 }
 
 static char *file_of(const struct dir *d, const struct blob_id *id)
@@ -132,9 +133,10 @@ static int dir_get(struct blobstore *s, const struct blob_id *id, int *ret_fd, u
     return 0;
 }
 
-static int dir_part(struct blobstore *s, const struct blob_id *id, int *ret_fd, struct err *err)
+static int dir_part(struct blobstore *s, const struct blob_id *id, uint64_t holder, int *ret_fd,
+                    struct err *err)
 {
-    char *path = part_of(dir_of(s), id);
+    char *path = part_of(dir_of(s), id, holder);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const int rc = fd < 0 ? not_there(id, "open", path, err) : 0;
     mem_free(path);
@@ -200,10 +202,10 @@ static int dir_hide(struct blobstore *s, const struct blob_id *id, struct err *e
     return rc;
 }
 
-int blob_dir_reopen(struct blobstore *s, const struct blob_id *id, struct err *err)
+int blob_dir_reopen(struct blobstore *s, const struct blob_id *id, uint64_t holder, struct err *err)
 {
     struct dir *d = dir_of(s);
-    char *path = file_of(d, id), *part = part_of(d, id);
+    char *path = file_of(d, id), *part = part_of(d, id, holder);
     int rc = 0;
     (void)utimensat(AT_FDCWD, path, NULL, 0); /* the upload is not given up, whatever its age */
     if (link(path, part) == 0 && unlink(path) == 0) {
@@ -259,13 +261,21 @@ static void writer_free(struct writer *w)
     mem_free(w);
 }
 
+/* Under the lock: no writer opens the file meanwhile. */
+static bool has_writer(const struct dir *d, const char *path)
+{
+    for (struct list *l = d->uploads.next; l != &d->uploads; l = l->next)
+        if (strcmp(list_entry(l, struct writer, link)->path, path) == 0)
+            return true;
+    return false;
+}
+
 static bool is_only_writer(struct writer *w)
 {
     struct dir *d = w->dir;
-    bool busy = false;
+    bool busy;
     pthread_mutex_lock(&d->lock);
-    for (struct list *l = d->uploads.next; l != &d->uploads; l = l->next)
-        busy |= blob_id_equal(&list_entry(l, struct writer, link)->expect, &w->expect);
+    busy = has_writer(d, w->path);
     if (!busy)
         list_push(&d->uploads, &w->link);
     pthread_mutex_unlock(&d->lock);
@@ -277,9 +287,9 @@ static int writer_open(struct writer *w, struct err *err)
     struct stat st;
     char hex[BLOB_HEX_MAX];
     blob_id_hex(&w->expect, hex);
-    w->path = part_of(w->dir, &w->expect);
+    w->path = part_of(w->dir, &w->expect, w->holder);
     if (!is_only_writer(w))
-        return err_set(err, -EBUSY, "blob %s is being uploaded by somebody else", hex);
+        return err_set(err, -EBUSY, "blob %s is being uploaded on another connection", hex);
     w->fd = open(w->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (w->fd < 0 || fstat(w->fd, &st) < 0)
         return err_errno(err, "cannot open %s", w->path);
@@ -415,13 +425,17 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     return rc;
 }
 
-static int dir_put(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-                   struct blob_writer **ret, struct err *err)
+static int dir_put(struct blobstore *s, const struct blob_id *expect, uint64_t holder,
+                   uint64_t max_bytes, struct blob_writer **ret, struct err *err)
 {
     static const struct blob_writer_ops ops = {writer_write, writer_commit, writer_abort};
     struct writer *w = mem_alloc(sizeof(*w));
-    *w = (struct writer){
-        .base.ops = &ops, .dir = dir_of(s), .expect = *expect, .max_bytes = max_bytes, .fd = -1};
+    *w = (struct writer){.base.ops = &ops,
+                         .dir = dir_of(s),
+                         .expect = *expect,
+                         .holder = holder,
+                         .max_bytes = max_bytes,
+                         .fd = -1};
     list_init(&w->link);
     hash_init(&w->hash);
     int rc = writer_open(w, err);
@@ -471,15 +485,6 @@ static void count_tmp(struct dir *d, const char *name, const char *path, int64_t
         atomic_fetch_add(&d->base.used_bytes, (uint64_t)st.st_size);
     else
         (void)unlink(path); /* a leftover harms nobody */
-}
-
-/* Under the lock: no writer opens the file meanwhile. */
-static bool has_writer(const struct dir *d, const char *path)
-{
-    for (struct list *l = d->uploads.next; l != &d->uploads; l = l->next)
-        if (strcmp(list_entry(l, struct writer, link)->path, path) == 0)
-            return true;
-    return false;
 }
 
 static void tidy_tmp(struct dir *d, const char *name, const char *path, int64_t before_s)

@@ -119,14 +119,17 @@ struct blobstore_ops {
     int (*list)(struct blobstore *s, blob_list_fn *fn, void *arg, struct err *err);
 
     /* A writer for the blob `expect` of at most max_bytes; it resumes after the bytes that the last
-     * writer kept when it was aborted.  Bytes count against the quota as they arrive.  -EBUSY: the
-     * blob has another writer. */
-    int (*put)(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-               struct blob_writer **ret, struct err *err);
-    /* A descriptor of the bytes of a blob that is being put, which grows with them; the caller
+     * writer of the same holder kept when it was aborted.  Holders are numbers that the caller
+     * chooses (1 and more; 0: the store itself): each has an upload of its own, so that none can
+     * hinder another's.  Bytes count against the quota as they arrive.  -EBUSY: the holder has
+     * another writer of the blob, or it is on its way to a store. */
+    int (*put)(struct blobstore *s, const struct blob_id *expect, uint64_t holder,
+               uint64_t max_bytes, struct blob_writer **ret, struct err *err);
+    /* A descriptor of the bytes of a blob that this holder puts, which grows with them; the caller
      * closes it.  Nobody has hashed them, and they may be given up or replaced.  Never waits.
      * -ERR_NOTFOUND: none have come.  NULL: they cannot be read before the commit. */
-    int (*part)(struct blobstore *s, const struct blob_id *id, int *ret_fd, struct err *err);
+    int (*part)(struct blobstore *s, const struct blob_id *id, uint64_t holder, int *ret_fd,
+                struct err *err);
     /* Takes finished files as blobs.  They must be on the same file system and fsynced; the caller
      * has hashed them, which is not checked again, but the sizes are.  A file is moved, or removed
      * if the blob exists.  -ENOSPC: quota; -EXDEV: another file system; that file and those after

@@ -9,6 +9,7 @@
 #include "coordinator/work/member.h"
 #include "coordinator/work/query.h"
 #include "coordinator/work/tasks.h"
+#include "coordinator/state/access.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/outer/outer_share.h"
@@ -76,6 +77,7 @@ static void add_contribution(const struct state *s, struct outer_step *step, con
     const enum codec up = (enum codec)j->spec.wire.up;
     oc->tag = t->id;
     oc->sender = c->worker_id;
+    oc->holder = access_holder_worker(c->worker_id);
     oc->blob = c->blob;
     oc->codec = c->part ? codec_of_part(up) : up;
     oc->from = c->base_version;

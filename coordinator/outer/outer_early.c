@@ -111,14 +111,15 @@ static int await(void *arg, uint64_t end, struct err *err)
 
 /* Opens a contribution; -ERR_NOTFOUND: none of its bytes are here.  (A question how many are makes
  * an empty upload, which goes with the answer.) */
-static int find_input(struct outer_early *e, const struct blob_id *id, int *ret_fd, struct err *err)
+static int find_input(struct outer_early *e, const struct outer_contribution *c, int *ret_fd,
+                      struct err *err)
 {
     struct blobstore *store = e->run.exec->store;
     struct stat st = {0};
     uint64_t size;
-    int rc = store->ops->part(store, id, ret_fd, err);
+    int rc = store->ops->part(store, &c->blob.id, c->holder, ret_fd, err);
     if (rc == -ERR_NOTFOUND)
-        rc = store->ops->get(store, id, ret_fd, &size, err);
+        rc = store->ops->get(store, &c->blob.id, ret_fd, &size, err);
     if (rc < 0 || fstat(*ret_fd, &st) < 0 || st.st_size > 0)
         return rc;
     (void)close(*ret_fd);
@@ -129,14 +130,14 @@ static int find_input(struct outer_early *e, const struct blob_id *id, int *ret_
 /* Waits for the first bytes of a contribution. */
 static int open_input(struct outer_early *e, size_t i, struct err *err)
 {
-    const struct blob_ref *blob = &e->run.step->contributions[i].blob;
+    const struct outer_contribution *c = &e->run.step->contributions[i];
     struct input *in = &e->inputs[i];
     const uint64_t since_ms = clock_now_ms();
     int rc = stopped(e, err);
     in->early = e;
-    in->source = (struct wire_source){.fd = -1, .bytes = blob->size, .await = await, .arg = in};
+    in->source = (struct wire_source){.fd = -1, .bytes = c->blob.size, .await = await, .arg = in};
     while (rc == 0) {
-        const int found = find_input(e, &blob->id, &in->source.fd, err);
+        const int found = find_input(e, c, &in->source.fd, err);
         if (found != -ERR_NOTFOUND)
             return found;
         rc = pause_for(e, since_ms, err);

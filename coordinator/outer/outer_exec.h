@@ -67,6 +67,7 @@ static inline int outer_blobs(bool stored)
 struct outer_contribution {
     uint64_t tag;    /* the caller's, for example a task id */
     uint64_t sender; /* worker id */
+    uint64_t holder; /* of its tickets */
     struct blob_ref blob;
     enum codec codec;
     /* The version it starts from, and the full file of that version if it is older than the step's

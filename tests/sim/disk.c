@@ -786,7 +786,7 @@ int disk_upload(struct blobstore *s, const struct blob_id *id, const void *data,
     struct blob_writer *w;
     if (blobstore_has(s, id, NULL))
         return 0;
-    int rc = s->ops->put(s, id, len, &w, NULL);
+    int rc = s->ops->put(s, id, 1, len, &w, NULL);
     if (rc < 0)
         return rc;
     rc = w->ops->write(w, (const char *)data + w->size, len - (size_t)w->size, NULL);

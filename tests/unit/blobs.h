@@ -18,7 +18,7 @@ static inline int blob_put(struct blobstore *s, const void *data, size_t len, st
     hash_sha256(data, len, ret->sha256);
     if (blobstore_has(s, ret, NULL))
         return 0;
-    int rc = s->ops->put(s, ret, len, &w, err);
+    int rc = s->ops->put(s, ret, 1, len, &w, err);
     if (rc < 0)
         return rc;
     rc = w->ops->write(w, (const uint8_t *)data + w->size, len - w->size, err);

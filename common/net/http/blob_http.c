@@ -426,14 +426,14 @@ static void drop_writer(struct upload *u, bool keep)
 static int open_writer(struct upload *u, uint64_t max, uint64_t from, struct err *err)
 {
     struct blobstore *store = u->owner->o.store;
-    int rc = store->ops->put(store, &u->id, max, &u->writer, err);
+    int rc = store->ops->put(store, &u->id, u->holder, max, &u->writer, err);
     if (rc < 0 || u->asks)
         return rc;
     uint64_t have = u->writer->size;
     if (from == 0 && have > 0) {
         /* From the start again: earlier bytes are not trusted. */
         drop_writer(u, false);
-        return store->ops->put(store, &u->id, max, &u->writer, err);
+        return store->ops->put(store, &u->id, u->holder, max, &u->writer, err);
     }
     if (from != have) {
         drop_writer(u, true);

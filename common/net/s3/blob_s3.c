@@ -17,6 +17,7 @@ struct writer {
     struct blob_writer *to;
     struct blob_s3 *s;
     struct blob_id id;
+    uint64_t holder;
 };
 
 static struct blob_s3 *store_of(struct blobstore *s)
@@ -256,14 +257,14 @@ static int pour(void *arg, const void *data, size_t len)
     return p->to->ops->write(p->to, data, len, p->err);
 }
 
-static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t max_bytes,
-                    struct blob_writer **ret, struct err *err);
+static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t holder,
+                    uint64_t max_bytes, struct blob_writer **ret, struct err *err);
 
 static int download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     struct blob_writer *w;
     char *key = blob_s3_key(s, id);
-    int rc = s3_begin(&s->base, id, size, &w, err);
+    int rc = s3_begin(&s->base, id, 0, size, &w, err);
     if (rc == 0) {
         rc = s3_get(s->c, key, w->size, size, pour, &(struct pouring){w, err}, err);
         struct blob_writer *to = ((struct writer *)(void *)w)->to;
@@ -495,11 +496,11 @@ static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 }
 
 /* Enters a blob of the directory as present. */
-static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
+static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, uint64_t holder,
                  struct err *err)
 {
     if (s->enter)
-        return s->enter(s, id, size, keep, err);
+        return s->enter(s, id, size, holder, err);
     take_in(s, id, size);
     return 0;
 }
@@ -550,7 +551,7 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     struct writer *w = writer_of(base);
     struct blob_s3 *s = w->s;
     const struct blob_id id = w->id;
-    const uint64_t size = w->to->size;
+    const uint64_t size = w->to->size, holder = w->holder;
     int rc = check_pause(s, err);
     if (rc == 0)
         rc = blob_s3_check_quota(s, size, err);
@@ -559,7 +560,7 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     else
         rc = w->to->ops->commit(w->to, expect_size, err);
     if (rc == 0)
-        rc = enter(s, &id, size, true, err);
+        rc = enter(s, &id, size, holder, err);
     mem_free(w);
     return rc;
 }
@@ -572,20 +573,20 @@ static void writer_abort(struct blob_writer *base, bool keep)
 }
 
 /* A new file may need a block that only eviction frees. */
-static int begin_upload(struct blob_s3 *s, const struct blob_id *expect, uint64_t max_bytes,
-                        struct blob_writer **ret, struct err *err)
+static int begin_upload(struct blob_s3 *s, const struct blob_id *expect, uint64_t holder,
+                        uint64_t max_bytes, struct blob_writer **ret, struct err *err)
 {
-    int rc = s->cache->ops->put(s->cache, expect, max_bytes, ret, err);
+    int rc = s->cache->ops->put(s->cache, expect, holder, max_bytes, ret, err);
     if (rc == -ENOSPC && (rc = blob_s3_make_room(s, max_bytes, max_bytes, err)) == 0) {
         const bool freeing = is_freeing(s);
-        rc = s->cache->ops->put(s->cache, expect, max_bytes, ret, err);
+        rc = s->cache->ops->put(s->cache, expect, holder, max_bytes, ret, err);
         rc = rc == -ENOSPC && freeing ? still_full(err) : rc;
     }
     return rc;
 }
 
-static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t max_bytes,
-                    struct blob_writer **ret, struct err *err)
+static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t holder,
+                    uint64_t max_bytes, struct blob_writer **ret, struct err *err)
 {
     static const struct blob_writer_ops ops = {writer_write, writer_commit, writer_abort};
     struct blob_s3 *s = store_of(base);
@@ -597,7 +598,7 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
         rc = err_set(err, -EBUSY, "the blob is on its way to the store");
     unlock(s);
     if (rc == 0)
-        rc = begin_upload(s, expect, max_bytes, &to, err);
+        rc = begin_upload(s, expect, holder, max_bytes, &to, err);
     if (rc < 0)
         return rc;
     const uint64_t left = max_bytes - to->size; /* what came before has its room */
@@ -607,7 +608,8 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
         return rc;
     }
     struct writer *w = mem_alloc(sizeof(*w));
-    *w = (struct writer){.base = {&ops, to->size}, .to = to, .s = s, .id = *expect};
+    *w = (struct writer){
+        .base = {&ops, to->size}, .to = to, .s = s, .id = *expect, .holder = holder};
     *ret = &w->base;
     return 0;
 }
@@ -626,7 +628,7 @@ static int s3_adopt(struct blobstore *base, const struct blob_file *files, size_
     for (size_t i = 0; i < n && rc == 0; i++) {
         rc = s->cache->ops->adopt(s->cache, &files[i], 1, err);
         if (rc == 0)
-            rc = enter(s, &files[i].id, files[i].size, false, err);
+            rc = enter(s, &files[i].id, files[i].size, 0, err);
     }
     return rc;
 }

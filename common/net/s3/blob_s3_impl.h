@@ -37,9 +37,9 @@ struct blob_s3 {
     char *beside; /* "PREFIX/" */
     char *cache_dir;
     /* Makes a blob that the directory has exist for callers (blob_s3_through.c); NULL: at once.
-     * keep: if the store does not take it now, it becomes an upload again, which lacks only its
-     * commit. */
-    int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
+     * If the store does not take it now, it becomes an upload of `holder` again, which lacks only
+     * its commit; 0: it is gone. */
+    int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, uint64_t holder,
                  struct err *err);
     uint64_t quota, cache_max;
     uint64_t spare_bytes; /* left on the disk, for what is beside the cache */

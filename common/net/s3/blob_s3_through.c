@@ -29,7 +29,7 @@ static struct blob_s3_object *hold(struct blob_s3 *s, const struct blob_id *id)
 
 /* Enters a blob, which counts once the store has it, too.  -EAGAIN: the store does not, and the
  * directory has at most an upload. */
-static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool keep,
+static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, uint64_t holder,
                  struct err *err)
 {
     struct err why = {0};
@@ -51,7 +51,8 @@ static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, boo
         blob_s3_used_now(s, e);
     } else if (!e->here) {
         e->stored = true; /* the store may have it: then it is deleted there */
-        if (keep && rc != -ERR_HASH && rc != -EIO && blob_dir_reopen(s->cache, id, NULL) == 0)
+        if (holder != 0 && rc != -ERR_HASH && rc != -EIO &&
+            blob_dir_reopen(s->cache, id, holder, NULL) == 0)
             e->cached = false;
         blob_s3_uncache(s, e);
     }

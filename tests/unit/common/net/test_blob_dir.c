@@ -86,17 +86,17 @@ static void test_part(void **state)
     char text[8] = "";
     int fd = -1;
     hash_sha256("hello", 5, id.sha256);
-    assert_int_equal(r.s->ops->part(r.s, &id, &fd, &r.err), -ERR_NOTFOUND);
-    assert_int_equal(r.s->ops->put(r.s, &id, 5, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->part(r.s, &id, 1, &fd, &r.err), -ERR_NOTFOUND);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 5, &w, &r.err), 0);
     assert_int_equal(w->ops->write(w, "hel", 3, &r.err), 0);
-    assert_int_equal(r.s->ops->part(r.s, &id, &fd, &r.err), 0);
+    assert_int_equal(r.s->ops->part(r.s, &id, 1, &fd, &r.err), 0);
     assert_int_equal(pread(fd, text, 8, 0), 3);
     assert_int_equal(w->ops->write(w, "lo", 2, &r.err), 0);
     assert_int_equal(w->ops->commit(w, 5, &r.err), 0);
     assert_int_equal(pread(fd, text, 8, 0), 5);
     assert_string_equal(text, "hello");
     close(fd);
-    assert_int_equal(r.s->ops->part(r.s, &id, &fd, &r.err), -ERR_NOTFOUND);
+    assert_int_equal(r.s->ops->part(r.s, &id, 1, &fd, &r.err), -ERR_NOTFOUND);
     end(&r);
 }
 
@@ -107,14 +107,14 @@ static void test_refused(void **state)
     begin(&r);
     struct blob_id id = {{7}}, big;
     static const char zeros[1001];
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
     assert_int_equal(w->ops->write(w, "abc", 3, &r.err), 0);
     assert_int_equal(w->ops->commit(w, 4, &r.err), -ERR_FORMAT);
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
     assert_int_equal(w->size, 0); /* what was refused is gone */
     assert_int_equal(w->ops->write(w, "hellO", 5, &r.err), 0);
     assert_int_equal(w->ops->commit(w, 5, &r.err), -ERR_HASH);
-    assert_int_equal(r.s->ops->put(r.s, &id, 10, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 10, &w, &r.err), 0);
     assert_int_equal(w->ops->write(w, zeros, 11, &r.err), -ERR_LIMIT);
     w->ops->abort(w, false);
     assert_int_equal(blob_put(r.s, zeros, 1001, &big, &r.err), -ENOSPC);
@@ -130,18 +130,64 @@ static void test_resume(void **state)
     struct blob_id id;
     hash_sha256("hello", 5, id.sha256);
     begin(&r);
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &other, &r.err), -EBUSY);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &other, &r.err), -EBUSY);
     assert_int_equal(w->ops->write(w, "hel", 3, &r.err), 0);
     w->ops->abort(w, true);
     reopen(&r);
     assert_int_equal(r.s->used_bytes, 3);
     assert_false(blobstore_has(r.s, &id, NULL));
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
     assert_int_equal(w->size, 3);
     assert_int_equal(w->ops->write(w, "lo", 2, &r.err), 0);
     assert_int_equal(w->ops->commit(w, UINT64_MAX, &r.err), 0);
     assert_true(blobstore_has(r.s, &id, NULL));
+    end(&r);
+}
+
+/* Nobody hinders another one's upload, by holding a name or by announcing fewer bytes. */
+static void test_holders(void **state)
+{
+    struct rig r;
+    struct blob_writer *slow, *w;
+    struct blob_id id;
+    int fd = -1;
+    hash_sha256("hello", 5, id.sha256);
+    begin(&r);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
+    assert_int_equal(w->ops->write(w, "hel", 3, &r.err), 0);
+    w->ops->abort(w, true);
+    assert_int_equal(r.s->ops->part(r.s, &id, 2, &fd, &r.err), -ERR_NOTFOUND);
+    assert_int_equal(r.s->ops->put(r.s, &id, 2, 1, &slow, &r.err), 0);
+    assert_int_equal(slow->size, 0);
+    assert_int_equal(slow->ops->write(slow, "x", 1, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 5, &w, &r.err), 0);
+    assert_int_equal(w->size, 3);
+    assert_int_equal(w->ops->write(w, "lo", 2, &r.err), 0);
+    assert_int_equal(w->ops->commit(w, 5, &r.err), 0);
+    assert_int_equal(slow->ops->commit(slow, 1, &r.err), -ERR_HASH);
+    assert_true(blobstore_has(r.s, &id, NULL));
+    assert_int_equal(r.s->used_bytes, 5);
+    assert_int_equal(r.s->count, 1);
+    end(&r);
+}
+
+/* Of two whole uploads one is the blob. */
+static void test_both_whole(void **state)
+{
+    struct rig r;
+    struct blob_writer *w[2];
+    struct blob_id id;
+    hash_sha256("hello", 5, id.sha256);
+    begin(&r);
+    for (uint64_t i = 0; i < 2; i++) {
+        assert_int_equal(r.s->ops->put(r.s, &id, 1 + i, 5, &w[i], &r.err), 0);
+        assert_int_equal(w[i]->ops->write(w[i], "hello", 5, &r.err), 0);
+    }
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(w[i]->ops->commit(w[i], 5, &r.err), 0);
+    assert_int_equal(r.s->used_bytes, 5);
+    assert_int_equal(r.s->count, 1);
     end(&r);
 }
 
@@ -154,9 +200,9 @@ static void test_reopened_stays(void **state)
     const struct blob_id id = hello(&r);
     char *path = blob_dir_file(r.dir, id.sha256);
     age(path, 3600);
-    assert_int_equal(blob_dir_reopen(r.s, &id, &r.err), 0);
+    assert_int_equal(blob_dir_reopen(r.s, &id, 1, &r.err), 0);
     assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 900, &r.err), 0);
-    assert_int_equal(r.s->ops->put(r.s, &id, 5, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 5, &w, &r.err), 0);
     assert_int_equal(w->size, 5);
     w->ops->abort(w, false);
     mem_free(path);
@@ -170,18 +216,18 @@ static void test_old_uploads_go(void **state)
     struct blob_id id = {{7}};
     char hex[BLOB_HEX_MAX];
     begin(&r);
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
     assert_int_equal(w->ops->write(w, "part", 4, &r.err), 0);
     w->ops->abort(w, true);
     blob_id_hex(&id, hex);
-    char *part = str_printf("%s/tmp/%s.part", r.dir, hex);
+    char *part = str_printf("%s/tmp/%s-1.part", r.dir, hex);
     age(part, 23 * 3600);
     reopen(&r);
     assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 24 * 3600, &r.err), 0);
     assert_true(file_exists(part));
     assert_int_equal(r.s->used_bytes, 4);
     age(part, 25 * 3600);
-    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->put(r.s, &id, 1, 100, &w, &r.err), 0);
     assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 24 * 3600, &r.err), 0);
     assert_true(file_exists(part)); /* somebody goes on with it */
     w->ops->abort(w, true);
@@ -288,6 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_and_get),    cmocka_unit_test(test_part),
         cmocka_unit_test(test_refused),        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_holders),        cmocka_unit_test(test_both_whole),
         cmocka_unit_test(test_reopened_stays), cmocka_unit_test(test_old_uploads_go),
         cmocka_unit_test(test_hide),           cmocka_unit_test(test_list_and_touch),
         cmocka_unit_test(test_adopt),

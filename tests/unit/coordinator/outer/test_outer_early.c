@@ -17,6 +17,7 @@
 #include "tests/unit/wait.h"
 
 #define K 3
+#define HOLDER 7 /* of the first contribution's tickets */
 
 /* A contribution on its way up. */
 struct upload {
@@ -112,7 +113,8 @@ static int send_to(struct rig *r, size_t i, size_t to)
     struct blob_id id;
     memcpy(id.sha256, u->blob.sha256, 32);
     if (!u->writer)
-        assert_int_equal(r->store->ops->put(r->store, &id, u->whole.len, &u->writer, &err), 0);
+        assert_int_equal(
+            r->store->ops->put(r->store, &id, HOLDER + i, u->whole.len, &u->writer, &err), 0);
     const size_t at = (size_t)u->writer->size;
     assert_int_equal(u->writer->ops->write(u->writer, u->whole.data + at, to - at, &err), 0);
     if (to < u->whole.len)
@@ -151,6 +153,7 @@ static struct outer_step *make_step(struct rig *r)
     s->n_contributions = K;
     for (size_t i = 0; i < K; i++)
         s->contributions[i] = (struct outer_contribution){.tag = i,
+                                                          .holder = HOLDER + i,
                                                           .codec = CODEC_E3M0,
                                                           .from = r->version,
                                                           .samples = 100 + i,

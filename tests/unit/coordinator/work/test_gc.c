@@ -350,11 +350,11 @@ static bool stays_after(struct rig *r, int64_t s)
     struct blob_writer *w;
     char hex[BLOB_HEX_MAX];
     const struct timespec old[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) - s}};
-    assert_int_equal(r->co->blobs->ops->put(r->co->blobs, &id, 100, &w, NULL), 0);
+    assert_int_equal(r->co->blobs->ops->put(r->co->blobs, &id, 1, 100, &w, NULL), 0);
     assert_int_equal(w->ops->write(w, "part", 4, NULL), 0);
     w->ops->abort(w, true);
     blob_id_hex(&id, hex);
-    char *part = str_printf("%s/blobs/tmp/%s.part", r->f.dir, hex);
+    char *part = str_printf("%s/blobs/tmp/%s-1.part", r->f.dir, hex);
     assert_int_equal(utimensat(AT_FDCWD, part, old, 0), 0);
     gc_sweep(r->co);
     swept(r);

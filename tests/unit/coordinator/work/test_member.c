@@ -441,8 +441,8 @@ static void test_cut_again(void **state)
     assert_in_range(t->moved.ms, LEASE_MOVED_LOOK_MS, LEASE_MOVED_LOOK_MS + 100);
 }
 
-static int no_room(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-                   struct blob_writer **ret, struct err *err)
+static int no_room(struct blobstore *s, const struct blob_id *expect, uint64_t holder,
+                   uint64_t max_bytes, struct blob_writer **ret, struct err *err)
 {
     return err_set(err, -EAGAIN, "the cache is full");
 }

@@ -510,8 +510,8 @@ static void test_questions(void **state)
 
 static struct blob_writer_ops later_ops;
 static const struct blob_writer_ops *now_ops;
-static int (*put_now)(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-                      struct blob_writer **ret, struct err *err);
+static int (*put_now)(struct blobstore *s, const struct blob_id *expect, uint64_t holder,
+                      uint64_t max_bytes, struct blob_writer **ret, struct err *err);
 static bool refuses;
 static int refusal = -EAGAIN;
 
@@ -523,10 +523,10 @@ static int commit_later(struct blob_writer *w, uint64_t expect_size, struct err 
     return err_set(err, refusal, "the store is down");
 }
 
-static int put_later(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-                     struct blob_writer **ret, struct err *err)
+static int put_later(struct blobstore *s, const struct blob_id *expect, uint64_t holder,
+                     uint64_t max_bytes, struct blob_writer **ret, struct err *err)
 {
-    const int rc = put_now(s, expect, max_bytes, ret, err);
+    const int rc = put_now(s, expect, holder, max_bytes, ret, err);
     if (rc < 0)
         return rc;
     now_ops = (*ret)->ops;

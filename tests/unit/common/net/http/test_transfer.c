@@ -67,7 +67,7 @@ static void test_put_resumes(void **state)
     struct buf content;
     struct blob_writer *writer;
     assert_int_equal(file_read(path, len, &content, NULL), 0);
-    assert_int_equal(w->store->ops->put(w->store, &id, len, &writer, NULL), 0);
+    assert_int_equal(w->store->ops->put(w->store, &id, TICKET_HOLDER, len, &writer, NULL), 0);
     assert_int_equal(writer->ops->write(writer, content.data, 300000, NULL), 0);
     writer->ops->abort(writer, true);
     put_file(w, "a", &id, len);
@@ -90,7 +90,7 @@ static void test_put_under_way(void **state)
     const struct xfer_put p = {
         .url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
     struct blob_writer *other;
-    assert_int_equal(w->store->ops->put(w->store, &id, 1000, &other, NULL), 0);
+    assert_int_equal(w->store->ops->put(w->store, &id, TICKET_HOLDER, 1000, &other, NULL), 0);
     assert_int_equal(xfer_put(w->xfer, &p, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->done > 0 || blob_http_counters(w->blobs).rejected > 2 * TRIES);
     other->ops->abort(other, false);
@@ -100,6 +100,23 @@ static void test_put_under_way(void **state)
     assert_true(blobstore_has(w->store, &id, NULL));
     mem_free(url);
     mem_free(path);
+    stop(w);
+}
+
+/* Somebody else's upload of the blob, which never ends, is nobody's concern. */
+static void test_put_by_two(void **state)
+{
+    struct world *w = start(true);
+    struct blob_id id = make_file(w, "a", 1000);
+    struct blob_writer *other;
+    assert_int_equal(w->store->ops->put(w->store, &id, TICKET_HOLDER + 1, 1000, &other, NULL), 0);
+    assert_int_equal(other->ops->write(other, "x", 1, NULL), 0);
+    put_file(w, "a", &id, 1000);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_true(blobstore_has(w->store, &id, NULL));
+    assert_int_equal(blob_http_counters(w->blobs).rejected, 0);
+    other->ops->abort(other, true);
     stop(w);
 }
 
@@ -754,6 +771,7 @@ int main(void)
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_put_resumes),
         cmocka_unit_test(test_put_under_way),
+        cmocka_unit_test(test_put_by_two),
         cmocka_unit_test(test_get_resumes),
         cmocka_unit_test(test_get_wrong_hash),
         cmocka_unit_test(test_scripted),

@@ -201,11 +201,11 @@ static void test_given_up(void **state)
     for (uint8_t i = 0; i < 2; i++) {
         struct blob_writer *w;
         memset(&ids[i], 20 + i, sizeof(ids[i]));
-        assert_int_equal(r->s->ops->put(r->s, &ids[i], LEN, &w, &r->err), 0);
+        assert_int_equal(r->s->ops->put(r->s, &ids[i], 1, LEN, &w, &r->err), 0);
         assert_int_equal(w->ops->write(w, r->data, LEN - 1, &r->err), 0);
         w->ops->abort(w, true);
         blob_id_hex(&ids[i], name);
-        char *path = str_printf("%s/cache/tmp/%s.part", r->dir, name);
+        char *path = str_printf("%s/cache/tmp/%s-1.part", r->dir, name);
         assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
         mem_free(path);
     }
@@ -288,7 +288,7 @@ static void test_small_disk(void **state)
     const struct blob_id a = put_and_send(r, 1), large = {{7}};
     struct blob_writer *w;
     disk_free = 0; /* where all of them are not enough, none goes */
-    assert_int_equal(r->s->ops->put(r->s, &large, LEN + LEN / 2, &w, &r->err), 0);
+    assert_int_equal(r->s->ops->put(r->s, &large, 1, LEN + LEN / 2, &w, &r->err), 0);
     w->ops->abort(w, false);
     assert_false(is_far(r, &a));
     disk_free = SPARE + LEN / 2;
@@ -311,7 +311,7 @@ static void test_kept_upload(void **state)
     const struct blob_id id = {{7}};
     struct blob_writer *w;
     for (uint64_t came = 0; came <= 2 * LEN; came += LEN) {
-        assert_int_equal(r->s->ops->put(r->s, &id, 2 * LEN, &w, &r->err), 0);
+        assert_int_equal(r->s->ops->put(r->s, &id, 1, 2 * LEN, &w, &r->err), 0);
         assert_int_equal(w->size, came);
         if (came < 2 * LEN)
             assert_int_equal(w->ops->write(w, r->data, LEN, &r->err), 0);
@@ -627,7 +627,7 @@ static void test_through(void **state)
 static int commit_again(struct rig *r, const struct blob_id *id)
 {
     struct blob_writer *w;
-    assert_int_equal(r->s->ops->put(r->s, id, LEN, &w, &r->err), 0);
+    assert_int_equal(r->s->ops->put(r->s, id, 1, LEN, &w, &r->err), 0);
     assert_int_equal(w->size, LEN);
     return w->ops->commit(w, LEN, &r->err);
 }
@@ -683,7 +683,7 @@ static void test_through_takes_time(void **state)
     fake_store_next(&r->f, "PUT", FAKE_STALL, NULL);
     assert_int_equal(pthread_create(&thread, NULL, put_one, r), 0);
     UNTIL(r->f.puts > puts);
-    assert_int_equal(r->s->ops->put(r->s, &id, LEN, &w, &err), -EBUSY);
+    assert_int_equal(r->s->ops->put(r->s, &id, 1, LEN, &w, &err), -EBUSY);
     assert_non_null(strstr(err.msg, "on its way to the store"));
     pthread_mutex_lock(&r->f.lock);
     assert_int_equal(shutdown(r->f.stalled[0], SHUT_RDWR), 0);
