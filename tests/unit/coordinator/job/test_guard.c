@@ -224,9 +224,9 @@ static void two_names_of_one_place_do_not(void **state)
     int i = 0;
     for (int k = 0; k < 3; k++)
         assert_int_equal(join(r, &r->workers[k], SKERRY_VERSION), 0);
-    (void)str_copy(edit_worker(r, r->workers[2].id)->address, 64, "10.0.0.2:1");
     const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("")));
     do_init(r, &r->workers[0]);
+    (void)str_copy(edit_worker(r, r->workers[2].id)->address, 64, "10.0.0.2:1");
     for (; j->paths[0].doubt.worker == 0; i = !i) {
         assert_true(clock_now_ms() < until);
         serve(r, i, bad_from_there_on);
