@@ -1,6 +1,6 @@
 /* Results that no single worker decides, where nobody could see that they are wrong: the shards of
  * an archive (INGEST), version 0 (INIT), and the partitions, which say what a path learns from
- * (FEATURE, CLUSTER, SPLIT).
+ * (FEATURE, CLUSTER, SPLIT); and that held-out texts are too short for a loss (EVAL).
  *
  *   report  agree_hear(): that of a worker nobody has confirmed, by a result of this kind or by a
  *           phase (spot_check.h), is only noted, and the task waits for a worker of another origin

@@ -2,6 +2,7 @@
 #include "coordinator/kinds/kind.h"
 
 #include "common/job/family.h"
+#include "coordinator/job/agree.h"
 #include "coordinator/job/best.h"
 #include "coordinator/job/guard.h"
 #include "coordinator/kinds/result.h"
@@ -43,10 +44,23 @@ static void take_path(struct coordinator *co, struct job *j, const struct task *
                                          .n_numbers = r->n_numbers});
 }
 
+/* Whether no token of the held-out texts is judged. */
+static bool has_none(const struct job *j, const Skerry__V1__ReportRequest *r)
+{
+    return job_is_text(&j->spec) && r->units == 0 && r->samples > 0 && isnan(r->loss_mean);
+}
+
+/* Has another worker to say whether there is a loss?  Else one could keep it from all. */
+static bool eval_waits(struct coordinator *co, struct job *j, struct task *t, bool none)
+{
+    const struct agree_result result = {.hash = {none}, .odd = none};
+    return (none || t->n_told > 0) && !agree_hear(co, j, t, &result);
+}
+
 static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
                       const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    bool none = r->units == 0 && r->samples > 0 && isnan(r->loss_mean);
+    const bool none = has_none(j, r);
     if (best_hear_again(co, j, t, isfinite(r->loss_mean) ? r->loss_mean : INFINITY))
         return 0;
     if (!none && (!isfinite(r->loss_mean) || !isfinite(r->loss_sum))) {
@@ -54,6 +68,8 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
             return 0;
         return err_set(err, -EINVAL, "the held-out loss is not a finite number");
     }
+    if (eval_waits(co, j, t, none))
+        return KIND_WAITS;
     result_drawn(j, t);
     t->loss_mean = r->loss_mean;
     if (none) {

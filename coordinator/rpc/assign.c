@@ -146,10 +146,10 @@ static struct schedule_task *candidates(struct coordinator *co)
         fill_owner(co, j, t, &list[i]);
         if (t->kind == TASK_CHECK)
             spot_check_not_for(s, t, list[i].not_for, list[i].not_from);
-        else if (t->kind == TASK_EVAL && !best_not_for(co, t, list[i].not_for, list[i].not_from))
-            guard_not_for(co, t, list[i].not_for, list[i].not_from);
-        else
+        else if (t->kind != TASK_EVAL || t->n_told > 0)
             agree_not_for(co, t, list[i].not_for, list[i].not_from);
+        else if (!best_not_for(co, t, list[i].not_for, list[i].not_from))
+            guard_not_for(co, t, list[i].not_for, list[i].not_from);
     }
     return list;
 }

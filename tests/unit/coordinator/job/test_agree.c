@@ -29,7 +29,7 @@ static void join_from(struct rig *r, int i, const char *address)
 static void begin_at(struct grid *g, struct rig *r, const char *spec, enum job_state s, int others)
 {
     static const char *const from[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"};
-    grid_begin(g, r, spec, false);
+    grid_begin(g, r, spec, strstr(spec, "llama") != NULL);
     join_from(r, FIRST, from[FIRST]);
     settle(r);
     while (grid_job(g)->state != s)
@@ -412,6 +412,71 @@ static void test_useless_twice(void **state)
     assert_non_null(strstr(grid_job(&g)->reason, "the data cannot be partitioned like this"));
 }
 
+#define LOSS(data, model)                                                                          \
+    "name: loss\nseed: 3\ndata: {path: x, holdout: 0.2" data "}\nmodel: {" model "}\n"             \
+    "train: {batch: 1, lr: 0.1}\nrecipe: {name: diloco, replicas: 1}\n"                            \
+    "outer: {rounds: 1, steps: 2}\neval: {every: 1}\nsample: {every: 0}\n"
+#define TEXT_LOSS LOSS("", "type: llama, dim: 32, depth: 4, heads: 2, context: 32")
+
+/* The worker evaluates, and says that nothing of it is judged. */
+static bool has_no_loss(struct grid *g, int i)
+{
+    struct grid_result *x = does(g, i, TASK_EVAL, false);
+    x->m.samples = x->m.units;
+    x->m.units = 0;
+    x->m.loss_sum = 0;
+    x->m.loss_mean = NAN;
+    assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+    Skerry__V1__ReportReply *reply =
+        skerry__v1__report_reply__unpack(NULL, g->w->reply_len, g->w->reply);
+    const bool accepted = reply->accepted;
+    skerry__v1__report_reply__free_unpacked(reply, NULL);
+    return accepted;
+}
+
+/* One worker's word that there is no loss keeps none from being measured. */
+static void test_no_loss(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, TEXT_LOSS, JOB_RUNNING, 2);
+    make(&g, FIRST, TASK_TRAIN, false);
+    assert_true(has_no_loss(&g, FIRST));
+    gets_nothing(r, FIRST);
+    make(&g, SECOND, TASK_EVAL, false);
+    assert_true(isnan(grid_job(&g)->paths[0].eval.loss));
+    make(&g, THIRD, TASK_EVAL, false);
+    assert_true(grid_job(&g)->paths[0].eval.loss == 0.5f);
+    assert_int_equal(worker(r, FIRST)->failures_row, 1);
+}
+
+/* When two say so, the texts are like that, and nobody measures once more. */
+static void test_no_loss_twice(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, TEXT_LOSS, JOB_RUNNING, 1);
+    make(&g, FIRST, TASK_TRAIN, false);
+    assert_true(has_no_loss(&g, FIRST));
+    assert_true(has_no_loss(&g, SECOND));
+    assert_int_equal(worker(r, FIRST)->failures_row, 0);
+    assert_int_equal(state_task(&r->co->state, g.w->task->id)->state, TASK_DONE);
+}
+
+/* Images have one. */
+static void test_no_loss_of_images(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, LOSS(", image_size: 16", "type: dit, patch: 4, dim: 32, depth: 1, heads: 2"),
+             JOB_RUNNING, 1);
+    make(&g, FIRST, TASK_TRAIN, false);
+    assert_false(has_no_loss(&g, FIRST));
+    assert_int_equal(worker(r, FIRST)->failures_row, 1);
+    make(&g, SECOND, TASK_EVAL, false);
+    assert_true(grid_job(&g)->paths[0].eval.loss == 0.5f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +494,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_features, begin, end),
         cmocka_unit_test_setup_teardown(test_useless, begin, end),
         cmocka_unit_test_setup_teardown(test_useless_twice, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_loss, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_loss_twice, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_loss_of_images, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
