@@ -209,7 +209,7 @@ def warm_start(folder, dim=32, vocab=257, **config):
     (dict(dim=64), ["hidden_size 64", "model.dim is 32"]),
     (dict(vocab=50257), ["vocabulary of 50257", "data.tokenizer"]),
     (dict(attention_bias=True), ["attention_bias"]),
-    (dict(model_type="gpt2"), ["'gpt2'", "'llama'"]),
+    (dict(model_type="gpt2"), ["'gpt2'", "LlamaForCausalLM"]),
     (dict(), ["model.safetensors has no tensor model.embed_tokens.weight"]),
 ])
 def test_warm_starts(tmp_path, data, coordinator, config, words):

@@ -114,7 +114,7 @@ def test_a_pipeline_of_two_chains_goes_on_without_a_device(swarm, tmp_path):
                                 "train: {parallel: pipeline, pipeline: bidirectional, accumulate: 4, ", 1)
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
-    broken(swarm, "a", "900,lost", "--device", "cpu,cpu")
+    broken(swarm, "a", "1700,lost", "--device", "cpu,cpu")
     job = swarm.submit(path)
     wait_until(lambda: "cpu did not come back and is left out" in swarm.log("a"), 60, "the second device to be missed")
     wait_until(lambda: swarm.log("a").count("first step after") == 2, 15, "the next step on what is left")
