@@ -165,7 +165,7 @@ static void begin_features(struct coordinator *co, struct job *j)
         make_again(co, j, t);
         add_range(t, j, i);
     }
-    j->makers.n = 0;
+    j->makers = (struct job_makers){.since_features = true};
     enter(co, j, JOB_FEATURES, "features of all samples are computed");
 }
 
@@ -276,24 +276,26 @@ static void suspect(struct job *j, const char *why)
 }
 
 /* Are the first partitions of no use, and could a single worker be to blame?  Then others make them
- * again before that ends the job. */
+ * again before that ends the job; or anybody, if nobody knows any more who made these. */
 static bool doubts_partitions(struct coordinator *co, struct job *j, const char *why)
 {
     if (co->opt.local || !j->comp.partitioned)
         return false;
     if (!has_room(co, shards_cut(j)))
         return true; /* tried again at the next turn */
-    suspect(j, why);
-    if (j->suspects.n == 0)
-        return false;
+    if (j->makers.since_features) {
+        suspect(j, why);
+        if (j->suspects.n == 0)
+            return false;
+    }
     for (size_t i = shards_cut(j); i < j->n_shards; i++)
         gc_drop(co, &j->shards[i].blob);
     job_drop_generation(j, 1);
     gc_drop(co, &j->partitioner);
     gc_drop(co, &j->assignment);
     j->partitioner = j->assignment = (struct blob_ref){0};
-    core_say(co, j->id, 0, "the partitions of job %llu are made again by other workers: %s",
-             (unsigned long long)j->id, why);
+    core_say(co, j->id, 0, "the partitions of job %llu are made again%s: %s",
+             (unsigned long long)j->id, j->makers.since_features ? " by other workers" : "", why);
     begin_features(co, j);
     return true;
 }

@@ -189,6 +189,7 @@ struct bad_place {
 struct job_makers {
     uint64_t origin[JOB_MAKERS_MAX];
     unsigned n;
+    bool since_features; /* noted from the features on: false after a restart in between */
 };
 
 /* The newest step trace (what each device of a worker did in a step), as the worker sent it.

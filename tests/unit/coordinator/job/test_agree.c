@@ -356,15 +356,25 @@ static void test_features(void **state)
 }
 
 /* All samples are in one partition, and the other one has nothing to train on. */
-static void make_useless(struct grid *g, int i)
+static void cluster_uselessly(struct grid *g, int i)
 {
     while (grid_job(g)->state == JOB_FEATURES)
         make(g, i, TASK_FEATURE, false);
     make(g, i, TASK_CLUSTER, true);
+}
+
+static void split_uselessly(struct grid *g, int i)
+{
     while (grid_job(g)->state == JOB_SPLITTING) {
         struct grid_result *x = does(g, i, TASK_SPLIT, true);
         assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
     }
+}
+
+static void make_useless(struct grid *g, int i)
+{
+    cluster_uselessly(g, i);
+    split_uselessly(g, i);
 }
 
 /* Partitions of no use end no job while one worker alone has made them: another one makes them. */
@@ -396,6 +406,28 @@ static void test_useless(void **state)
     start(r);
     assert_int_equal(grid_job(&g)->n_shards - n, 6);
     assert_int_equal(grid_job(&g)->sizes[0], grid_job(&g)->sizes[1]);
+}
+
+/* Nor where a restart has forgotten who made the first part of them: then they are made once more,
+ * by whoever is here. */
+static void test_useless_after_a_restart(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 0);
+    cluster_uselessly(&g, FIRST);
+    stop(r);
+    start(r);
+    edit_worker(r, r->workers[FIRST].id)->state = WORKER_LEFT;
+    join_from(r, SECOND, "10.0.0.2:1");
+    split_uselessly(&g, SECOND);
+    assert_int_equal(grid_job(&g)->state, JOB_FEATURES);
+    edit_worker(r, r->workers[SECOND].id)->state = WORKER_LEFT;
+    assert_int_equal(join(r, &r->workers[FIRST], SKERRY_VERSION), 0);
+    join_from(r, FIRST, "10.0.0.1:1");
+    make_useless(&g, FIRST);
+    assert_int_equal(grid_job(&g)->state, JOB_FEATURES);
+    gets_nothing(r, FIRST);
 }
 
 /* When two say so, the data are like that. */
@@ -493,6 +525,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_version_0, begin, end),
         cmocka_unit_test_setup_teardown(test_features, begin, end),
         cmocka_unit_test_setup_teardown(test_useless, begin, end),
+        cmocka_unit_test_setup_teardown(test_useless_after_a_restart, begin, end),
         cmocka_unit_test_setup_teardown(test_useless_twice, begin, end),
         cmocka_unit_test_setup_teardown(test_no_loss, begin, end),
         cmocka_unit_test_setup_teardown(test_no_loss_twice, begin, end),
