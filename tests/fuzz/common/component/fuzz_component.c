@@ -5,29 +5,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/file.h"
 #include "common/component/component.h"
+#include "tests/fuzz/folder.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[] = "/dev/shm/skerry-fuzz-XXXXXX";
-
-static void leave(void)
-{
-    (void)file_remove_tree(folder, NULL);
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    if (!mkdtemp(folder))
-        abort();
-    return atexit(leave);
+    fuzz_folder_make();
+    return 0;
 }
 
 static void put(const char *name, const uint8_t *data, size_t len)
 {
-    char *path = file_join(folder, name);
+    char *path = file_join(fuzz_folder, name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, len, f) != len || fclose(f) != 0)
         abort();
@@ -59,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     config = config < size - 2 ? config : size - 2;
     put("config.json", data + 2, config);
     put("model.safetensors", data + 2 + config, size - 2 - config);
-    if (component_open(folder, COMPONENT_ANY, &c, &err) == 0)
+    if (component_open(fuzz_folder, COMPONENT_ANY, &c, &err) == 0)
         read_all(c);
     else if (!err.msg[0])
         abort();

@@ -6,24 +6,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/file.h"
 #include "common/data/caption_tokenizer.h"
+#include "tests/fuzz/folder.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[] = "/dev/shm/skerry-fuzz-XXXXXX";
-
-static void leave(void)
-{
-    (void)file_remove_tree(folder, NULL);
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    if (!mkdtemp(folder))
-        abort();
-    return atexit(leave);
+    fuzz_folder_make();
+    return 0;
 }
 
 static const char *const names[] = {"tokenizer_config.json",
@@ -36,7 +28,7 @@ static const char *const names[] = {"tokenizer_config.json",
 static void write_file(const char *name, const uint8_t *data, size_t len)
 {
     char path[128];
-    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    (void)snprintf(path, sizeof(path), "%s/%s", fuzz_folder, name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, len, f) != len || fclose(f) != 0)
         abort();
@@ -73,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct caption_tokenizer *c;
     write_folder(data, size);
-    if (caption_tokenizer_open(folder, &c, NULL) == 0) {
+    if (caption_tokenizer_open(fuzz_folder, &c, NULL) == 0) {
         encode(c, (const uint8_t *)"", 0, 2);
         encode(c, (const uint8_t *)"A photo of  a caf\xc3\xa9, it's \xe2\x96\x81 1", 31, 64);
         encode(c, data, size, 64);
@@ -81,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char path[128];
-        (void)snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        (void)snprintf(path, sizeof(path), "%s/%s", fuzz_folder, names[i]);
         (void)unlink(path);
     }
     return 0;

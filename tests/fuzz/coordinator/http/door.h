@@ -5,9 +5,9 @@
 
 #include <stdlib.h>
 
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "coordinator/state/core.h"
+#include "tests/fuzz/folder.h"
 #include "tests/fuzz/message.h"
 #include "tests/sim/http.h"
 #include "tests/sim/sim.h"
@@ -26,21 +26,13 @@ struct door_said {
     char cookie[256], content_range[256], body[DOOR_BODY_MAX];
 };
 
-static char door_root[] = "/dev/shm/skerry-fuzz.XXXXXX";
-
-static void door_remove(void)
-{
-    (void)file_remove_tree(door_root, NULL);
-}
-
 /* The first call makes the directory of worlds. */
 static inline void door_make(void)
 {
     static bool made;
     if (made)
         return;
-    if (mkdtemp(door_root) == NULL || atexit(door_remove) != 0)
-        sim_fail("no directory %s", door_root);
+    fuzz_folder_make();
     log_set_level(LOG_LEVEL_ERROR + 1);
     made = true;
 }
@@ -51,7 +43,7 @@ static inline struct coordinator *door_open(void)
     static bool open;
     door_make();
     if (!open)
-        world_open(1, door_root, 0);
+        world_open(1, fuzz_folder, 0);
     open = true;
     return world_coordinator();
 }

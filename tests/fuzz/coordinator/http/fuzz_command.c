@@ -323,7 +323,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     message_end = data + size;
     viewer[0] = operator[0] = '\0';
     door_make();
-    world_open(seed, door_root, header / 128);
+    world_open(seed, fuzz_folder, header / 128);
     while (world_coordinator()->state.n_jobs == 0) /* an upload of its data may be cut */
         world_submit(spec_at(header % 128));
     world_pass(200);

@@ -13,6 +13,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "coordinator/state/core.h"
+#include "tests/fuzz/folder.h"
 #include "tests/fuzz/message.h"
 #include "tests/sim/http.h"
 #include "tests/sim/net.h"
@@ -46,7 +47,6 @@ struct liar {
     uint64_t report_call;
 };
 
-static char root[] = "/dev/shm/skerry-fuzz.XXXXXX";
 static struct liar liars[LIARS];
 static uint64_t left_ms; /* that may pass by itself */
 
@@ -243,7 +243,7 @@ static size_t find_bases(const Skerry__V1__Task *t, char *bases[RESULT_NEEDS_MAX
 /* What an honest worker would report, or one of the lies of tests/sim. */
 static bool make_result(struct liar *w, struct result *r)
 {
-    char *bases[RESULT_NEEDS_MAX] = {NULL}, *scratch = file_join(root, "out");
+    char *bases[RESULT_NEEDS_MAX] = {NULL}, *scratch = file_join(fuzz_folder, "out");
     const unsigned how = message_byte();
     const bool found = find_bases(w->task, bases) != SIZE_MAX;
     if (found && w->task->train != NULL && w->task->train->n_fragments > 0 && how >= 128)
@@ -437,16 +437,10 @@ static void take_turn(struct liar *w)
 
 /* ---- a world --------------------------------------------------------------------------- */
 
-static void remove_root(void)
-{
-    (void)file_remove_tree(root, NULL);
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     log_set_level(LOG_LEVEL_ERROR + 1);
-    if (mkdtemp(root) == NULL || atexit(remove_root) != 0)
-        sim_fail("no directory %s", root);
+    fuzz_folder_make();
     return 0;
 }
 
@@ -474,7 +468,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     message_next = message_end = data;
     message_blob = other_blob;
     const unsigned header = size > 0 ? data[0] : 0, seed = size > 1 ? data[1] : 0;
-    world_open(seed, root, header / 64);
+    world_open(seed, fuzz_folder, header / 64);
     come();
     message_next = data + (size < 2 ? size : 2);
     message_end = data + size;

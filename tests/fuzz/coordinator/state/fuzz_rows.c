@@ -15,6 +15,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/state/core.h"
 #include "coordinator/state/store.h"
+#include "tests/fuzz/folder.h"
 #include "tests/fuzz/message.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/http.h"
@@ -35,16 +36,14 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[] = "/dev/shm/skerry-fuzz.XXXXXX";
 static char *keys;                 /* a directory: the secrets, by which workers and people come */
 static struct buf saved[SAVED];    /* the databases */
 static struct coordinator *serves; /* NULL: none */
 
 /* ---- what a coordinator saved ------------------------------------------------------------ */
 
-static void remove_root(void)
+static void release_saved(void)
 {
-    (void)file_remove_tree(root, NULL);
     for (int i = 0; i < SAVED; i++)
         buf_release(&saved[i]);
     mem_free(keys);
@@ -73,7 +72,7 @@ static void copy_files(const char *from, const char *to)
 
 static void save(struct buf *ret)
 {
-    char *from = file_join(disk_dir(), DATABASE), *to = file_join(root, "saved");
+    char *from = file_join(disk_dir(), DATABASE), *to = file_join(fuzz_folder, "saved");
     struct err err = {0};
     disk_elsewhere(true);
     if (store_snapshot(from, to, &err) < 0 || file_read(to, FILE_MAX, ret, &err) < 0)
@@ -87,10 +86,11 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const size_t jobs[] = {3, 7, 11, 9}; /* timed, of paths, of experts, of an archive */
     log_set_level(LOG_LEVEL_ERROR + 1);
-    if (mkdtemp(root) == NULL || atexit(remove_root) != 0)
-        sim_fail("no directory %s", root);
-    keys = file_join(root, "keys");
-    world_open(1, root, 4);
+    fuzz_folder_make();
+    if (atexit(release_saved) != 0)
+        sim_fail("no room to end by");
+    keys = file_join(fuzz_folder, "keys");
+    world_open(1, fuzz_folder, 4);
     for (size_t i = 0; i < 4; i++)
         while (world_coordinator()->state.n_jobs == i) /* an upload may be cut */
             world_submit(spec_at(jobs[i]));
@@ -237,7 +237,7 @@ static void must(int rc, const struct err *err)
 /* Makes the data directory. */
 static void prepare(const struct buf *database)
 {
-    char *path = file_join(root, "changed"), *to = file_join(disk_dir(), DATABASE);
+    char *path = file_join(fuzz_folder, "changed"), *to = file_join(disk_dir(), DATABASE);
     struct err err = {0};
     struct buf file;
     sqlite3 *db = NULL;
@@ -364,7 +364,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct loop *loop = NULL;
     struct err err = {0};
-    char *dir = file_join(root, "run");
+    char *dir = file_join(fuzz_folder, "run");
     message_next = data + (size > 0);
     message_end = data + size;
     sim_begin(1);

@@ -5,6 +5,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "tests/fuzz/folder.h"
 #include "tests/fuzz/message.h"
 #include "worker/kinds/kinds.h"
 #include "worker/model/model.h"
@@ -18,7 +19,6 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[] = "/dev/shm/skerry-fuzz.XXXXXX";
 static struct cache *cache;
 
 /* ---- a sound task, with the parts of all kinds -------------------------------------------- */
@@ -255,7 +255,7 @@ static void look_at_ranges(struct work *w)
     expect(work_need_ranges(w, t->ranges, t->n_ranges, NULL) == 0);
     expect(work_ranges(w, t->ranges, t->n_ranges, &list, NULL) == 0);
     for (size_t i = 0; i < t->n_ranges; i++)
-        expect(list[i].count > 0 && strncmp(list[i].path, root, strlen(root)) == 0);
+        expect(list[i].count > 0 && strncmp(list[i].path, fuzz_folder, strlen(fuzz_folder)) == 0);
     mem_free(list);
 }
 
@@ -279,7 +279,7 @@ static void take(const Skerry__V1__Task *t)
 {
     struct work *w = NULL;
     struct err err = {0};
-    const int rc = work_new(kinds_all, t, cache, root, &w, &err);
+    const int rc = work_new(kinds_all, t, cache, fuzz_folder, &w, &err);
     must_say(rc, &err);
     if (rc < 0)
         return;
@@ -294,20 +294,19 @@ static void take(const Skerry__V1__Task *t)
     work_free(w);
 }
 
-static void close_all(void)
+static void close_cache(void)
 {
     cache_close(cache);
-    (void)file_remove_tree(root, NULL);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     log_set_level(LOG_LEVEL_ERROR + 1);
-    expect(mkdtemp(root) != NULL);
-    char *blobs = file_join(root, "blobs");
+    fuzz_folder_make();
+    char *blobs = file_join(fuzz_folder, "blobs");
     expect(cache_open(blobs, 0, &cache, NULL) == 0);
     mem_free(blobs);
-    expect(atexit(close_all) == 0);
+    expect(atexit(close_cache) == 0);
     return 0;
 }
 
