@@ -45,13 +45,13 @@ def test_long_before_its_end_a_machine_goes_on(swarm):
     coordinator that was started again."""
     with serving(Aws()) as cloud:
         swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url, "--throttle", "8")
-        swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
+        swarm.submit(**{**SLOW, "steps": 40, "rounds": 200, "replicas": 1})
         wait_until(lambda: has_begun_a_phase(swarm), 30, "worker a to be at the beginning of a phase")
         cloud.take_back(seconds=120)
         wait_until(lambda: "leaves in" in swarm.log("coordinatord"), 20, "the notice to be told")
         swarm.kill("coordinatord")
         swarm.coordinator()
-        assert leaves(swarm, "a", 60) == (NOTICED, "left")
+        assert leaves(swarm, "a", 80) == (NOTICED, "left"), "after its phase, and not only when 30 of the 120 s are left"
     assert swarm.log("coordinatord").count("leaves in") == 2
     assert "leaving: AWS will terminate this instance" in swarm.log("a")
 
