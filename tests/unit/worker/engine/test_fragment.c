@@ -332,7 +332,7 @@ static void world_begin(const float *theta)
     memset(co.n, 0, sizeof(co.n));
     memset(co.has, 0, sizeof(co.has));
     co.puts = co.snapshots = co.whole = 0;
-    co.nobody = co.refuse = co.broken_delta = co.lost_delta = false;
+    co.nobody = co.refuse = co.broken_delta = co.lost_delta = co.slow_puts = false;
     for (unsigned l = 0; l < LEVELS; l++) {
         char *path = state_path(l, "full", 0);
         OK(model_save(co.model, (int)l, theta, path, NULL, NULL, err));
