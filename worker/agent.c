@@ -629,7 +629,8 @@ static void do_bye(struct agent *a)
 
 static void do_end(struct agent *a)
 {
-    a->opt.on_end(a->opt.arg, a->fatal.code, a->fatal.code < 0 ? &a->fatal : NULL);
+    const int code = a->fatal.code < 0 ? a->fatal.code : session_drained(a->session);
+    a->opt.on_end(a->opt.arg, code, code < 0 ? &a->fatal : NULL);
 }
 
 static void do_stop_timer(struct agent *a)
@@ -869,11 +870,8 @@ void agent_free(struct agent *a)
 void agent_leave(struct agent *a, const char *reason, uint32_t send_ms)
 {
     a->send_ms = send_ms;
-    happened(a, &(struct agent_event){
-                    .news = AGENT_LEAVE,
-                    .reason = reason,
-                    .saves = a->w && a->w->kind->saves && session_joined(a->session),
-                });
+    const bool saves = a->w && a->w->kind->saves && session_joined(a->session);
+    happened(a, &(struct agent_event){.news = AGENT_LEAVE, .reason = reason, .saves = saves});
 }
 
 void agent_save(struct agent *a, const char *reason)

@@ -24,8 +24,9 @@ struct agent_options {
                             signs */
     struct session_options session; /* the agent fills the callbacks and arg */
     void *arg;
-    /* The agent has left: code 0 on request or when drained; negative when it cannot
-     * work here any more (then err says why, else it is NULL). */
+    /* The agent has left: code 0 on request or when drained, 1 if the coordinator said at the end
+     * that a person has drained it; negative when it cannot work here any more (then err says why,
+     * else it is NULL). */
     void (*on_end)(void *arg, int code, const struct err *err);
 };
 

@@ -131,7 +131,8 @@ static const char exit_codes[] =
     "  3  refused by the coordinator (wrong or revoked token or key)\n"
     "  4  there is no such device, or it failed, and 3 restarts in 10 minutes\n"
     "     (in 3 hours where it hangs) did not bring it back\n"
-    "  5  left after a notice of --spot: start it again if the machine stays";
+    "  5  left after a notice of --spot, and nobody has drained it: start it again\n"
+    "     if the machine stays";
 
 static const struct options defaults = {.device = "auto",
                                         .log_level = "info",
@@ -346,7 +347,7 @@ static void on_end(void *arg, int code, const struct err *err)
         d->broken = code == -ERR_DEVICE;
         d->exit_code = d->broken ? EXIT_DEVICE : code == -EIO ? EXIT_HERE : EXIT_REFUSED;
         log_error("workerd", "%s", err ? err->msg : err_text(code));
-    } else if (d->noticed && !d->asked) {
+    } else if (d->noticed && !d->asked && code == 0) {
         d->exit_code = EXIT_NOTICE;
     }
     loop_stop(d->loop);

@@ -695,6 +695,7 @@ static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage
 static void leave_send(struct coordinator *co, struct reply *r)
 {
     Skerry__V1__LeaveReply msg = SKERRY__V1__LEAVE_REPLY__INIT;
+    msg.drained = r->flag;
     rpc_reply(r->req, &msg.base);
 }
 
@@ -705,6 +706,7 @@ static void on_leave(void *arg, struct rpc_request *req, const ProtobufCMessage 
     struct worker *w = need_worker(co, req);
     if (w == NULL)
         return;
+    const bool drained = w->drain; /* which ends when it has left */
     if (m->notice_ms > 0) {
         if (!w->leaving)
             core_say(co, 0, w->id, "worker %llu (%s) leaves in %.0f s: %.150s",
@@ -714,7 +716,7 @@ static void on_leave(void *arg, struct rpc_request *req, const ProtobufCMessage 
     } else {
         member_lost(co, w, WORKER_LEFT, m->reason[0] ? m->reason : "it said good-bye");
     }
-    core_reply(co, req, leave_send);
+    core_reply(co, req, leave_send)->flag = drained;
 }
 
 void service_peer_closed(struct coordinator *co, struct rpc_peer *peer)

@@ -56,6 +56,18 @@ def test_long_before_its_end_a_machine_goes_on(swarm):
     assert "leaving: AWS will terminate this instance" in swarm.log("a")
 
 
+def test_a_drain_after_a_notice_keeps_the_worker_away(swarm):
+    """Whatever starts a worker again after a notice, in case that is withdrawn, must not start one that a person has drained."""
+    with serving(Aws()) as cloud:
+        swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url, "--throttle", "8")
+        swarm.submit(**{**SLOW, "steps": 40, "rounds": 200, "replicas": 1})
+        wait_until(lambda: has_begun_a_phase(swarm), 30, "worker a to be at the beginning of a phase")
+        cloud.take_back(seconds=120)
+        wait_until(lambda: "leaves in" in swarm.log("coordinatord"), 20, "the notice to be told")
+        assert swarm.skerry("drain", "a").returncode == 0
+        assert leaves(swarm, "a", 80) == (0, "left")
+
+
 def test_a_file_and_a_program(swarm):
     flag, program = swarm.folder + "/preempted", swarm.folder + "/asks"
     open(program, "w", encoding="utf-8").write(f"#!/bin/sh\ntest -e {flag}\n")

@@ -25,6 +25,7 @@ struct session {
     uint32_t heartbeat_ms;
     struct log_change waiting;
     void (*bye_done)(void *arg);
+    bool drained;
     void *bye_arg;
 };
 
@@ -387,8 +388,11 @@ void session_notice(struct session *s, const char *reason, uint32_t ms)
 
 static void on_leave_reply(void *arg, const struct rpc_result *r)
 {
+    struct session *s = arg;
+    const Skerry__V1__LeaveReply *reply = (const Skerry__V1__LeaveReply *)(const void *)r->reply;
+    s->drained = r->code == 0 && reply->drained;
     if (r->code != -ERR_CANCELLED)
-        say_bye(arg);
+        say_bye(s);
 }
 
 static void on_bye_timer(void *arg)
@@ -410,4 +414,9 @@ void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void
     s->leaving = true;
     loop_timer_stop(s->beat);
     loop_timer_start(s->bye, rc < 0 ? 0 : wait_ms, 0);
+}
+
+bool session_drained(const struct session *s)
+{
+    return s->drained;
 }

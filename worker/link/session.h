@@ -84,4 +84,7 @@ void session_notice(struct session *s, const char *reason, uint32_t ms);
 void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void (*done)(void *arg),
                    void *arg);
 
+/* Whether a person has drained this worker, as the answer to the good-bye said. */
+bool session_drained(const struct session *s);
+
 #endif

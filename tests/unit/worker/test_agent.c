@@ -84,6 +84,7 @@ struct session {
     unsigned reports_before_beat; /* when the last heartbeat was sent */
     uint32_t notice_ms, wait_ms;
     char reason[256]; /* of a notice, or a good-bye */
+    bool drained;     /* as the answer to a good-bye says */
     void (*bye)(void *arg);
     void *bye_arg;
 };
@@ -226,6 +227,11 @@ void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void
     s->wait_ms = wait_ms;
     s->bye = done;
     s->bye_arg = arg;
+}
+
+bool session_drained(const struct session *s)
+{
+    return s->drained;
 }
 
 /* ---- a worker ---- */
@@ -632,6 +638,20 @@ static void a_notice_after_a_drain(void **state)
     say_bye("the cloud wants it");
 }
 
+/* Of a drain after the notice it hears when it leaves. */
+static void a_drain_after_a_notice(void **state)
+{
+    do_task(11);
+    assert_true(agent_notice(me.agent, "the cloud wants it", 600000));
+    line.opt.on_drain(line.opt.arg); /* as the answers to its heartbeats say */
+    take_report(true);
+    line.drained = true;
+    UNTIL(line.bye);
+    line.bye(line.bye_arg);
+    UNTIL(me.ended);
+    assert_int_equal(me.code, 1);
+}
+
 /* With less than half a minute left it leaves in mid-task. */
 static void a_late_notice(void **state)
 {
@@ -756,6 +776,7 @@ int main(void)
         TEST(a_notice),
         TEST(a_late_notice),
         TEST(a_notice_after_a_drain),
+        TEST(a_drain_after_a_notice),
         TEST(a_notice_in_a_task),
         TEST(time_is_kept_that_is_known_later),
         TEST(refused_for_ever),

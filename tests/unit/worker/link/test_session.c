@@ -376,6 +376,19 @@ static void good_bye_is_said_once(void **state)
     assert_int_equal(byes, 1);
 }
 
+static void who_leaves_hears_of_a_drain(void **state)
+{
+    Skerry__V1__LeaveReply reply = SKERRY__V1__LEAVE_REPLY__INIT;
+    for (int drained = 1; drained >= 0; drained--) {
+        becomes(RPC_CONNECTED);
+        join_as(500);
+        session_leave(session, "done", 100, on_bye, NULL);
+        reply.drained = drained;
+        answer(LEAVE, &(struct rpc_result){.reply = &reply.base, .detail = ""});
+        assert_int_equal(session_drained(session), drained);
+    }
+}
+
 static void open_session(const char *token_file, const char *also)
 {
     static struct token token;
@@ -421,8 +434,8 @@ int main(void)
         TEST(joins_again_when_forgotten), TEST(refused_for_ever),
         TEST(tried_again_otherwise),      TEST(one_heartbeat_at_a_time),
         TEST(heartbeats_bring_news),      TEST(heartbeats_are_neither_too_fast_nor_too_slow),
-        TEST(good_bye_is_said_once),      TEST(follows_a_token_file),
-        TEST(goes_through_a_list),
+        TEST(good_bye_is_said_once),      TEST(who_leaves_hears_of_a_drain),
+        TEST(follows_a_token_file),       TEST(goes_through_a_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
