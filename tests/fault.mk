@@ -15,3 +15,4 @@ $(POISON) $(PACED): $(O)/tests/fault/%: $(O)/tests/fault/%.o $(O)/worker/main.o 
 .PHONY: chaos
 chaos: all $(SHIM) ## a swarm through MINUTES=60 of kills, cuts, slow and full disks, in namespaces of its own (SEED=1)
 	@$(PYTHON) tests/fault/chaos.py --build $(BUILD_DIR) --minutes $(MINUTES) --seed $(SEED)
+check-int: $(SHIM) # for wrong clocks

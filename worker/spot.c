@@ -31,6 +31,7 @@ struct asked {
     long ms;
     long status;
     struct buf body;
+    int64_t now_s; /* by the service's clock, which tells when the machine goes; else by ours */
     char etag[128];
 };
 
@@ -137,12 +138,17 @@ static struct curl_slist *headers_of(const struct asked *a)
     return list;
 }
 
+static int64_t now_s(void)
+{
+    return (int64_t)time(NULL);
+}
+
 /* a->body: release it, whatever this returns. */
 static int ask(struct spot *s, struct asked *a, struct err *err)
 {
     char *url = str_printf("%s%s", s->at, a->path), text[CURL_ERROR_SIZE] = "";
     struct curl_slist *headers = headers_of(a);
-    struct curl_header *etag;
+    struct curl_header *header;
     buf_init(&a->body, ANSWER_MAX);
     curl_easy_reset(s->easy);
     http_curl_tls(s->easy, url, NULL);
@@ -160,8 +166,12 @@ static int ask(struct spot *s, struct asked *a, struct err *err)
     if (code != CURLE_OK)
         rc = http_curl_error(code, text, url, err);
     else if (curl_easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &a->status) == CURLE_OK &&
-             curl_easy_header(s->easy, "ETag", 0, CURLH_HEADER, -1, &etag) == CURLHE_OK)
-        str_copy(a->etag, sizeof(a->etag), etag->value);
+             curl_easy_header(s->easy, "ETag", 0, CURLH_HEADER, -1, &header) == CURLHE_OK)
+        str_copy(a->etag, sizeof(a->etag), header->value);
+    a->now_s = now_s();
+    if (curl_easy_header(s->easy, "Date", 0, CURLH_HEADER, -1, &header) == CURLHE_OK &&
+        curl_getdate(header->value, NULL) > 0)
+        a->now_s = (int64_t)curl_getdate(header->value, NULL);
     curl_slist_free_all(headers);
     mem_free(url);
     return rc;
@@ -184,11 +194,6 @@ static int need_text(struct spot *s, struct asked *a, const char **ret, struct e
     if (rc == 0 && *ret == NULL)
         rc = err_set(err, -ERR_NOTFOUND, "%s does not know %s", s->at, a->path);
     return rc;
-}
-
-static int64_t now_s(void)
-{
-    return (int64_t)time(NULL);
 }
 
 /* ---- AWS ---- */
@@ -221,7 +226,7 @@ static int aws_get(struct spot *s, const char *path, bool action, struct spot_no
     if (a.status == 401)
         s->token[0] = '\0';
     if (text != NULL)
-        rc = action ? spot_aws_action(text, now_s(), ret, err) : spot_aws_rebalance(text, ret, err);
+        rc = action ? spot_aws_action(text, a.now_s, ret, err) : spot_aws_rebalance(text, ret, err);
     buf_release(&a.body);
     return rc;
 }
@@ -307,7 +312,7 @@ static int watch_azure(struct spot *s, struct spot_notice *ret, struct err *err)
         return rc;
     rc = need_text(s, &a, &text, err);
     if (rc == 0)
-        rc = spot_azure_events(text, s->vm, now_s(), ret, err);
+        rc = spot_azure_events(text, s->vm, a.now_s, ret, err);
     buf_release(&a.body);
     return rc;
 }

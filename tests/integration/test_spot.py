@@ -1,6 +1,8 @@
 """A machine that is about to be taken back leaves in time, for each source of the notice."""
 import os
+import re
 import stat
+import sys
 import time
 
 import pytest
@@ -9,6 +11,9 @@ from common import wait_until
 from metadata import Aws, Azure, Gcp, serving
 from swarm import swarm  # noqa: F401  (fixture)
 from test_faults import SLOW, task_of, worker_state
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fault"))
+from shim import Shim  # noqa: E402
 
 NOTICED = 5  # the exit status after a notice
 
@@ -54,6 +59,22 @@ def test_long_before_its_end_a_machine_goes_on(swarm):
         assert leaves(swarm, "a", 80) == (NOTICED, "left"), "after its phase, and not only when 30 of the 120 s are left"
     assert swarm.log("coordinatord").count("leaves in") == 2
     assert "leaving: AWS will terminate this instance" in swarm.log("a")
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+@pytest.mark.parametrize("service", [Aws, Azure])
+def test_the_time_left_is_by_the_clouds_clock(swarm, service, days):
+    """That of the machine may be wrong: a day would be no time at all, or far too much."""
+    shim = Shim(os.environ.get("SKERRY_BUILD", "build"), swarm.folder + "/shim")
+    shim.tell(clock_s=days * 86400)
+    with serving(service()) as cloud:
+        swarm.worker("a", "--spot", "auto", "--spot-metadata", cloud.url, env=shim.env)
+        wait_until(lambda: len(cloud.asked) >= 4 and "has joined" in swarm.log("coordinatord"), 30, "it to join and to ask")
+        cloud.take_back(seconds=120)
+        assert leaves(swarm, "a", 30) == (NOTICED, "left"), "it has nothing to do"
+    assert shim.felt()[1] > 0, "it saw the wrong clock"
+    left = float(re.search(r"worker 1 \(a\) leaves in (\d+) s", swarm.log("coordinatord")).group(1))
+    assert 60 < left <= 120, left
 
 
 def test_a_drain_after_a_notice_keeps_the_worker_away(swarm):
