@@ -25,11 +25,12 @@ struct follow {
     char late[128]; /* who was late in the last poll; "": nobody */
     unsigned polls; /* in so many polls on end */
     char told[128]; /* who was waited for when a line was last printed; "": nobody */
+    char gone[512]; /* what that line said of workers that are gone */
     double speed;   /* averaged, as workers report theirs one after the other; 0: not known */
 };
 
 /* What a line says, in its order; what is not known is "". */
-enum part { ROUND, LOSS, SPEED, LEFT, TROUBLE, PARTS };
+enum part { ROUND, LOSS, SPEED, LEFT, GONE, TROUBLE, PARTS };
 
 /* Progress in words, and as a share; without that there is no bar. */
 struct progress {
@@ -56,6 +57,39 @@ static const json_t *late_one(const json_t *job)
 static const json_t *waited_for(const struct follow *f, const json_t *job)
 {
     return f->polls >= LATE_POLLS ? late_one(job) : NULL;
+}
+
+/* The first phase that has been taken from a worker that is gone, and who goes on with it. */
+static void add_gone(const json_t *job, struct progress *p)
+{
+    const json_t *phase, *first = NULL;
+    char *words = p->words[GONE];
+    unsigned more = 0;
+    size_t i;
+    json_array_foreach(json_object_get(job, "phases"), i, phase)
+    {
+        if (!json_is_object(json_object_get(phase, "gone")))
+            continue;
+        more += first != NULL;
+        first = first ? first : phase;
+    }
+    if (first == NULL)
+        return;
+    const json_t *gone = json_object_get(first, "gone");
+    const long long id = cli_int(gone, "worker", 0), now = cli_int(first, "worker", 0);
+    const bool lost = !strcmp(cli_str(gone, "state", ""), "lost");
+    const size_t room = sizeof p->words[GONE];
+    int n = snprintf(words, room, "worker %lld (%s) %s, ", id, cli_str(gone, "worker_name", "?"),
+                     lost ? "is lost" : "has left");
+    if (now == id)
+        n += snprintf(words + n, room - (size_t)n, "its last snapshot counts");
+    else if (now)
+        n += snprintf(words + n, room - (size_t)n, "worker %lld (%s) continues its phase", now,
+                      cli_str(first, "worker_name", "?"));
+    else
+        n += snprintf(words + n, room - (size_t)n, "nobody has its phase yet");
+    if (more)
+        (void)snprintf(words + n, room - (size_t)n, "; %u more like it", more);
 }
 
 static void add_trouble(const struct follow *f, const json_t *job, struct progress *p)
@@ -132,6 +166,7 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
         describe_round(f, job, p);
     else
         describe_stage(job, p);
+    add_gone(job, p);
     add_trouble(f, job, p);
 }
 
@@ -189,19 +224,21 @@ static bool goes_on(const struct follow *f, const json_t *job)
     return cli_int(job, "round", 0) == f->round && !strcmp(show_state(job), f->state);
 }
 
-/* Without a terminal: prints a line for each round, change of state, and who is newly waited for.
- */
+/* Without a terminal: prints a line for each round, change of state, who is newly waited for, and
+ * who is newly gone. */
 static void print(struct follow *f, const json_t *job, const struct progress *p)
 {
     const json_t *late = waited_for(f, job);
     const char *who = late ? cli_str(late, "what", "") : "";
     char line[LINE_BYTES];
-    if (goes_on(f, job) && (!*who || !strcmp(who, f->told)))
+    const bool gone = *p->words[GONE] && strcmp(p->words[GONE], f->gone) != 0;
+    if (goes_on(f, job) && (!*who || !strcmp(who, f->told)) && !gone)
         return;
     (void)join(p, 0, line);
     fprintf(f->lines, "%s\n", line);
     (void)fflush(f->lines); /* follow() sees a failure */
     str_copy(f->told, sizeof f->told, who);
+    str_copy(f->gone, sizeof f->gone, p->words[GONE]);
 }
 
 static void note_late(struct follow *f, const json_t *job)

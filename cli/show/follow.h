@@ -1,6 +1,6 @@
-/* Following a job: round, loss, speed, ETA, and who is late, in one line that is redrawn on a
- * terminal; elsewhere a line a round.  While nobody answers it says so on stderr, and since when.
- */
+/* Following a job: round, loss, speed, ETA, who is gone and who goes on with its phase, and who is
+ * late, in one line that is redrawn on a terminal; elsewhere a line a round.  While nobody answers
+ * it says so on stderr, and since when. */
 #ifndef CLI_FOLLOW_H
 #define CLI_FOLLOW_H
 

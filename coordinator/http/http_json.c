@@ -289,6 +289,17 @@ static void add_class(void *arg, const struct view_class *c)
     http_json_push(arg, o);
 }
 
+static json_t *gone_from(const struct view_replica *r)
+{
+    if (r->gone_id == 0)
+        return json_null();
+    json_t *o = must(json_object());
+    put(o, "worker", http_json_id(r->gone_id));
+    put(o, "worker_name", http_json_text(r->gone_name));
+    put(o, "state", http_json_word(r->gone_state));
+    return o;
+}
+
 static void add_phase(void *arg, const struct view_replica *r)
 {
     json_t *o = must(json_object());
@@ -304,6 +315,7 @@ static void add_phase(void *arg, const struct view_replica *r)
     put(o, "steps_total", count(r->steps_total));
     put(o, "loss", http_json_real((double)r->loss));
     put(o, "images_per_s", http_json_real(r->images_per_s));
+    put(o, "gone", gone_from(r));
     http_json_push(arg, o);
 }
 

@@ -203,6 +203,7 @@ struct task {
                                          began is unknown */
     uint32_t slow;                    /* how often it was taken from a worker that was too slow */
     uint64_t lost_by;                 /* pending: the worker that was taken for lost with it */
+    uint64_t gone;                    /* the last that was lost, or left, with it; 0: none */
     struct failure_list failed;       /* the workers that failed it */
     uint32_t own_failures;            /* of the job's program, or of steps that diverge */
     uint64_t not_before_ms;           /* back-off of all workers */

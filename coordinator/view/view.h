@@ -238,6 +238,10 @@ struct view_replica {
     uint64_t step;                    /* inner steps since the job began */
     uint32_t steps_done, steps_total; /* the phase's */
     double loss, images_per_s;
+    /* A worker that is gone, and had the phase before: worker_id goes on with it, or if that is the
+     * same, its last snapshot counts.  0: there is none. */
+    uint64_t gone_id;
+    const char *gone_name, *gone_state; /* lost left */
 };
 
 typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);

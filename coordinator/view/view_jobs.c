@@ -268,6 +268,14 @@ static const char *replica_state(const struct task *t)
     return t->state == TASK_LEASED ? "leased" : t->state == TASK_PENDING ? "pending" : "reported";
 }
 
+/* Who had the phase and is gone, unless another worker has ended it since; NULL: nobody. */
+static const struct worker *gone_from(const struct coordinator *co, const struct task *t)
+{
+    const struct worker *w = t != NULL ? state_worker(&co->state, t->gone) : NULL;
+    const bool counts = t != NULL && (task_is_open(t) || t->worker_id == t->gone);
+    return w != NULL && w->state != WORKER_HERE && counts ? w : NULL;
+}
+
 void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
@@ -280,6 +288,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
             const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
             uint64_t id = t ? t->worker_id : rr->owner;
             const struct worker *w = id ? state_worker(&co->state, id) : NULL;
+            const struct worker *gone = gone_from(co, t);
             const struct view_replica v = {
                 .path = p,
                 .replica = r,
@@ -293,6 +302,9 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
                 .steps_total = t && t->steps_total ? t->steps_total : (uint32_t)j->spec.outer.steps,
                 .loss = wide(rr->loss),
                 .images_per_s = query_speed(&co->state, t),
+                .gone_id = gone ? gone->id : 0,
+                .gone_name = gone ? gone->name : "",
+                .gone_state = gone && gone->state == WORKER_LOST ? "lost" : "left",
             };
             fn(arg, &v);
         }

@@ -159,8 +159,10 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
                    w->name, to == WORKER_LEFT ? "left" : "is lost", reason);
     struct task *t = task_memory(state_task(&co->state, w->task_id));
     take_lease(co, w, text);
-    if (t != NULL && t->state == TASK_PENDING)
+    if (t != NULL && t->state == TASK_PENDING) {
         t->lost_by = to == WORKER_LOST ? w->id : 0;
+        t->gone = w->id;
+    }
     member_unpark(co, w, "this worker was taken for lost");
     cost_reckon(co, w, 0);
     state_set_worker_state(&co->state, w, to);

@@ -142,7 +142,7 @@ class Job:
                 "path": p["path"], "replica": 0, "round": self.round + 1, "state": "leased" if at else "pending",
                 "task": 101 + p["path"] if at else None, "worker": p["path"] + 1 if at else None,
                 "worker_name": f"isle-{p['path'] + 1}" if at else "", "step": self.round * 50 + 12, "steps_done": 12 if at else 0,
-                "steps_total": 50, "loss": p["loss"], "images_per_s": 160.0 if at else None})
+                "steps_total": 50, "loss": p["loss"], "images_per_s": 160.0 if at else None, "gone": None})
             base = 2.0 if p["network"] == "router" else 0.38 + 0.015 * p["path"]
             for step in range(0, self.round * 50 + 12, 2):
                 loss = base + 0.9 * math.exp(-step / 60) + 0.02 * self.rng.random()

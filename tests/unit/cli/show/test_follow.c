@@ -183,6 +183,36 @@ static void a_line_is_said_for_each_round(void **state)
                               "done after round 4/4\n");
 }
 
+/* A worker that is gone, and who goes on with its phase: a line for each change. */
+static void who_is_gone_is_said(void **state)
+{
+#define GONE(phases)                                                                               \
+    "{\"state\":\"running\",\"round\":1,\"rounds\":4,\"phases\":[{\"worker\":2,\"gone\":null}"     \
+    "," phases "]}"
+#define LOST "\"gone\":{\"worker\":3,\"worker_name\":\"isle-c\",\"state\":\"lost\"}}"
+    static const char *const answers[] = {
+        GONE("{\"worker\":3,\"gone\":null}"),
+        GONE("{\"worker\":null,\"worker_name\":\"\"," LOST),
+        GONE("{\"worker\":2,\"worker_name\":\"isle-b\"," LOST),
+        GONE("{\"worker\":2,\"worker_name\":\"isle-b\"," LOST),
+        GONE("{\"worker\":2,\"gone\":null}"),
+        GONE("{\"worker\":3,\"worker_name\":\"isle-c\"," LOST
+             ",{\"worker\":2,\"worker_name\":\"b\",\"gone\":{\"worker\":4,\"state\":\"left\"}}"),
+        DONE,
+        NULL,
+    };
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
+    assert_string_equal(said, "round 1/4\n"
+                              "round 1/4  worker 3 (isle-c) is lost, nobody has its phase yet\n"
+                              "round 1/4  worker 3 (isle-c) is lost, worker 2 (isle-b) continues "
+                              "its phase\n"
+                              "round 1/4  worker 3 (isle-c) is lost, its last snapshot counts; "
+                              "1 more like it\n"
+                              "done after round 4/4\n");
+}
+
 /* Into a pipe or a file, as of `skerry watch > FILE`, also where stderr is a terminal; what the
  * command of another purpose says of progress stays on stderr. */
 static void lines_go_to_a_file(void **state)
@@ -362,6 +392,7 @@ int main(void)
         cmocka_unit_test(the_end_of_a_job_is_the_status),
         cmocka_unit_test(data_come_whole_when_something_happens),
         cmocka_unit_test(a_line_is_said_for_each_round),
+        cmocka_unit_test(who_is_gone_is_said),
         cmocka_unit_test(lines_go_to_a_file),
         cmocka_unit_test(lines_that_cannot_be_written),
         cmocka_unit_test(a_terminal_has_one_line),

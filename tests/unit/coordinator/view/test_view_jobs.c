@@ -1,4 +1,5 @@
 /* What is told of a job.  A whole coordinator (rig.h). */
+#include "coordinator/work/member.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* One round that was paused, or that waited for a machine, does not lengthen the others. */
@@ -123,6 +124,51 @@ static void whole_data_are_no_partition(void **state)
     assert_true(epochs > 0 && paths == 1);
 }
 
+struct phases {
+    uint64_t worker, gone;
+    const char *state;
+};
+
+static void see_phase(void *arg, const struct view_replica *v)
+{
+    struct phases *p = arg;
+    if (v->replica == 0)
+        *p = (struct phases){v->worker_id, v->gone_id, v->gone_state};
+}
+
+static struct phases first_phase(struct rig *r, uint64_t job)
+{
+    struct phases p = {0};
+    view_each_replica(r->co, job, see_phase, &p);
+    return p;
+}
+
+/* A worker that is gone with a phase is told of until another one has ended that, or it is back. */
+static void who_is_gone_with_a_phase(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const uint64_t id = submit(r);
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(first_phase(r, id).gone, 0);
+    member_lost(r->co, edit_worker(r, a->id), WORKER_LOST, "it is silent");
+    struct phases p = first_phase(r, id);
+    assert_true(p.gone == a->id && p.worker == 0);
+    assert_string_equal(p.state, "lost");
+    assign(r, b, TASK_TRAIN);
+    p = first_phase(r, id);
+    assert_true(p.gone == a->id && p.worker == b->id);
+    edit_worker(r, a->id)->state = WORKER_HERE;
+    assert_int_equal(first_phase(r, id).gone, 0);
+    edit_worker(r, a->id)->state = WORKER_LEFT;
+    assert_string_equal(first_phase(r, id).state, "left");
+    finish_train(r, b);
+    assert_int_equal(first_phase(r, id).gone, 0);
+}
+
 struct files {
     unsigned versions, full, ema, delta;
 };
@@ -171,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_end_is_near_without_a_budget, begin, end),
         cmocka_unit_test_setup_teardown(eta_of_the_first_round, begin, end),
         cmocka_unit_test_setup_teardown(whole_data_are_no_partition, begin, end),
+        cmocka_unit_test_setup_teardown(who_is_gone_with_a_phase, begin, end),
         cmocka_unit_test_setup_teardown(versions_name_files_that_are_kept, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
