@@ -49,6 +49,23 @@ static int set_bucket(struct s3 *c, const char *bucket, struct err *err)
     return 0;
 }
 
+/* HOST, or HOST:PORT; an IPv6 address is in brackets. */
+static bool is_host(const char *text, size_t n)
+{
+    const char *close = *text == '[' ? memchr(text, ']', n) : NULL;
+    const size_t host = close ? (size_t)(close - text) + 1 : strcspn(text, ":[]");
+    char port[6] = "";
+    if (host == 0 || host >= n)
+        return host > 0;
+    const size_t digits = n - host - 1;
+    if (text[host] != ':' || digits == 0 || digits >= sizeof(port) ||
+        strspn(text + host + 1, "0123456789") < digits)
+        return false;
+    memcpy(port, text + host + 1, digits);
+    const long value = strtol(port, NULL, 10);
+    return value > 0 && value <= UINT16_MAX;
+}
+
 static int set_endpoint(struct s3 *c, const struct s3_options *o, struct err *err)
 {
     char amazon[128];
@@ -57,7 +74,7 @@ static int set_endpoint(struct s3 *c, const struct s3_options *o, struct err *er
     const char *host = strstr(url, "://");
     size_t n = host ? strlen(host + 3) : 0;
     n -= n > 0 && url[strlen(url) - 1] == '/';
-    if (n == 0 || n > 180 || strcspn(host + 3, "/?#@ ") < n ||
+    if (n == 0 || n > 180 || strcspn(host + 3, "/?#@ ") < n || !is_host(host + 3, n) ||
         (!str_starts(url, "https://") && !str_starts(url, "http://")))
         return err_set(
             err, -ERR_CONFIG,

@@ -205,6 +205,8 @@ static void test_usual_ports(void **state)
         {"https://store.example:80", "https://store.example:80/blobs"},
         {"http://store.example:9000", "http://store.example:9000/blobs"},
         {"https://store.example:8443", "https://store.example:8443/blobs"},
+        {"https://[::1]:8443/", "https://[::1]:8443/blobs"},
+        {"https://[::1]", "https://[::1]/blobs"},
     };
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
         const struct s3_options o = {.bucket = "blobs", .endpoint = pairs[i][0], .plain = true};
@@ -237,6 +239,12 @@ static void test_options(void **state)
     expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "https://x/y"},
                    "not an endpoint");
     expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "http://x"}, "--store-plain");
+    static const char *const wrong[] = {"https://x:",       "https://x:/",     "https://:9000",
+                                        "https://x:0",      "https://x:70000", "https://x:http",
+                                        "https://x:9000:1", "https://[::1",    "https://[::1]9000",
+                                        "https://::1:9000"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = wrong[i]}, wrong[i]);
     assert_int_equal(
         s3_open(&(struct s3_options){.bucket = "abc", .region = "eu-west-1"}, &c, &r->err), 0);
     assert_string_equal(s3_where(c), "https://abc.s3.eu-west-1.amazonaws.com");
