@@ -45,6 +45,7 @@ for c in "$here"/cloud-init/*.yaml; do
     put 644 "$c" "$doc/cloud-init/$(basename "$c")"
 done
 put 644 "$here/grafana/skerry.json" "$doc/grafana/skerry.json"
+put 644 "$here/prometheus/alerts.yaml" "$doc/prometheus/alerts.yaml"
 for c in stream page; do
     put 644 "$here/nginx/$c.conf" "$doc/nginx/$c.conf"
 done

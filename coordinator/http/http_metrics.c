@@ -382,6 +382,7 @@ GET_WORKER(worker_speed, v->images_per_s)
 GET_WORKER(worker_loss, v->loss)
 GET_WORKER(worker_heartbeat, (double)v->heartbeat_age_ms / 1000)
 GET_WORKER(worker_strikes, v->worker->strikes)
+GET_WORKER(worker_disk, if_known((double)v->worker->disk_room_bytes))
 GET_WORKER(worker_control_up, v->worker->bytes[0])
 GET_WORKER(worker_control_down, v->worker->bytes[1])
 GET_WORKER(worker_data_up, v->worker->bytes[2])
@@ -432,6 +433,8 @@ static const struct worker_family worker_families[] = {
     {"worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", worker_heartbeat,
      NULL},
     {"worker_strikes", "gauge", "How often it was in quarantine.", worker_strikes, NULL},
+    {"worker_disk_room_bytes", "gauge",
+     "Room on the disk of its work directory, its cache counted as free.", worker_disk, NULL},
     {"worker_bytes_total", "counter", "Bytes at the worker's sockets.", worker_control_up,
      "plane=\"control\",direction=\"up\""},
     {"worker_bytes_total", NULL, NULL, worker_control_down, "plane=\"control\",direction=\"down\""},

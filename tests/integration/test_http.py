@@ -9,6 +9,7 @@ import ssl
 import subprocess
 
 import pytest
+import yaml
 
 import test_ddm
 from common import BIN, make_dataset, wait_until, write_job
@@ -16,7 +17,9 @@ from openapi import OpenApi, registered_routes
 from swarm import running, swarm  # noqa: F401 (a fixture)
 
 NOBODY = "0" * 64
-BOARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "grafana", "skerry.json")
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+BOARD = os.path.join(TOP, "deploy", "grafana", "skerry.json")
+ALERTS = os.path.join(TOP, "deploy", "prometheus", "alerts.yaml")
 
 
 @pytest.fixture
@@ -566,33 +569,54 @@ def test_prometheus_text(trained):
 
 
 def asked_for(expression):
-    """(name, labels, {label: value}) of each series that an expression of the dashboard reads."""
+    """(name, labels, {label: value}) of each series that an expression of the dashboard or of an alert reads."""
     for name, matchers in re.findall(r"(skerry_[a-z0-9_]+)(?:\{([^}]*)\})?", expression):
-        pairs = re.findall(r'([a-z_]+)(=~?)"([^"]*)"', matchers)
+        pairs = re.findall(r'([a-z_]+)(=~?|!~)"([^"]*)"', matchers)
         yield name, {k for k, _, _ in pairs}, {k: v for k, how, v in pairs if how == "="}
 
 
-def test_the_grafana_board_reads_what_there_is(trained):
-    """Every name on the dashboard is exported with the labels that it uses; names without a value for a finished job on a
-    CPU (its speed, a temperature) need only exist."""
-    text, exported = trained.swarm.get("/metrics").text, {}
+def check_series(trained, expressions):
+    """Every name in the expressions is exported with the labels that they use; names without a value for a finished job on a
+    CPU (its speed, a temperature), and those of an object store, need only exist.  Returns ({name: [its labels]}, how many had one)."""
+    text, exported, seen = trained.swarm.get("/metrics").text, {}, 0
     for name, labels in re.findall(r"^(skerry_[a-z0-9_]+)(?:\{(.*)\})? ", text, re.M):
         exported.setdefault(name, []).append(dict(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels)))
-    families = set(re.findall(r"^# TYPE (\S+)", text, re.M))
+    source = open(os.path.join(TOP, "coordinator", "http", "http_metrics.c"), encoding="utf-8").read()
+    families = set(re.findall(r"^# TYPE (\S+)", text, re.M)) | {f"skerry_{name}" for name in re.findall(r'"(blob_store_\w+)"', source)}
+    for name, keys, fixed in (series for e in expressions for series in asked_for(e)):
+        assert name in families, f"{name} is not exported"
+        for labels in exported.get(name, []):
+            assert keys <= set(labels), f"{name} has no labels {keys - set(labels)}"
+        if name in exported:
+            seen += 1
+            assert any(fixed.items() <= labels.items() for labels in exported[name]) or "state" in fixed, (name, fixed)
+    return exported, seen
+
+
+def test_the_alerts_read_what_there_is(trained):
+    """And each says in a sentence what has happened, to which of the labels that its series have."""
+    rules = [r for g in yaml.safe_load(open(ALERTS, encoding="utf-8"))["groups"] for r in g["rules"]]
+    exported, seen = check_series(trained, [r["expr"] for r in rules])
+    assert seen >= 12 and len({r["alert"] for r in rules}) == len(rules)
+    states = {name: {labels["state"] for labels in exported[name]} for name in ("skerry_jobs", "skerry_workers", "skerry_tasks")}
+    states["skerry_job_state"] = states["skerry_jobs"]
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("page", "ticket") and len(rule["annotations"]["summary"]) > 20, rule
+        for name, values in re.findall(r'(skerry_\w+)\{state[!=]~?"([^"]*)"\}', rule["expr"]):
+            assert set(values.split("|")) <= states[name], f"{rule['alert']}: {name} has no state {values}"
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        of = [labels for name, _, _ in asked_for(rule["expr"]) for labels in exported.get(name, [])]
+        assert not used or not of or any(used <= set(labels) for labels in of), f"{rule['alert']}: no labels {used}"
+
+
+def test_the_grafana_board_reads_what_there_is(trained):
     board = json.load(open(BOARD, encoding="utf-8"))
     variables = {v["name"]: v["query"] for v in board["templating"]["list"]}
     assert variables["job"] == "label_values(skerry_job_round, name)"
     expressions = [t["expr"] for p in board["panels"] for t in p["targets"]]
     assert len({p["id"] for p in board["panels"]}) == len(board["panels"]) >= 18
     assert set(re.findall(r"\$(\w+)", " ".join(expressions))) == {"job", "__rate_interval"}
-    seen = 0
-    for name, keys, fixed in (series for e in [*expressions, variables["job"]] for series in asked_for(e)):
-        assert name in families, f"{name} is not exported"
-        for labels in exported.get(name, []):
-            assert keys <= set(labels), f"{name} has no labels {keys - set(labels)}"
-        if name in exported:
-            seen += 1
-            assert any(fixed.items() <= labels.items() for labels in exported[name]), (name, fixed)
+    exported, seen = check_series(trained, [*expressions, variables["job"]])
     for panel in board["panels"]:
         for target in panel["targets"]:
             by = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
