@@ -15,7 +15,7 @@ import requests
 from common import BIN, skerry, wait_until
 from object_store import ACCESS, SECRET
 from relay import KEY, Store
-from swarm import Swarm
+from swarm import Swarm, running as swarm_running
 import test_folds_at_workers as folds
 from test_faults import epochs_add_up
 
@@ -467,6 +467,10 @@ def test_refused_at_the_start(tmp_path, store):
     closed = socket.socket()
     closed.bind(("127.0.0.1", 0))
     assert "onnect" in start(tmp_path / "a", *flags[:2], "--store-plain", "--store-endpoint", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    at = flags.index("--store-endpoint") + 1
+    assert "may be without TLS" in start(tmp_path / "a", *flags[:at], flags[at].replace("http:", "https:"), *flags[at + 1:])
+    with swarm_running(tmp_path / "tls") as tls:
+        assert "begins with https://" in start(tmp_path / "a", *flags[:at], tls.url.replace("https:", "http:"), *flags[at + 1:])
     store.relay.mode = "denied"
     assert "may not read the bucket blobs (HTTP 403, Access Denied.)" in start(tmp_path / "a", *flags)
 

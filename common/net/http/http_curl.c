@@ -129,9 +129,13 @@ int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *
                        shown(url), url, why);
     case CURLE_SSL_CONNECT_ERROR:
         return err_set(err, code,
-                       "%.*s: %s; what answers may be another program, or a portal or proxy on the "
-                       "way",
+                       "%.*s: %s; what answers may be without TLS, another program, or a portal or "
+                       "proxy on the way",
                        shown(url), url, why);
+    case CURLE_GOT_NOTHING:
+        return err_set(
+            err, code, "%.*s: %s%s", shown(url), url, why,
+            str_starts(url, "http://") ? "; the address of one with TLS begins with https://" : "");
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
         code = -EINVAL;
