@@ -37,6 +37,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define CLOCK_SET_MS 60000 /* what a clock that is only slewed does not gain between two ticks */
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
 #define FAR_THREADS 16 /* threads of their own pool that wait for a store far away */
@@ -60,6 +61,30 @@ int coordinator_owns(struct coordinator *co, struct err *err)
     return s && ship_is_lost(s, why) ? err_set(err, -ERR_STALE, "%s", why) : 0;
 }
 
+/* If somebody has set the wall clock it is said, and the beginnings that times are counted from
+ * over a restart move along: how long a job has run, and until when a worker's time is charged. */
+static void look_at_clock(struct coordinator *co)
+{
+    const int64_t lead = (int64_t)clock_wall_ms() - (int64_t)core_now(co);
+    const int64_t by = co->wall_lead_ms != 0 ? lead - co->wall_lead_ms : 0;
+    char text[STR_HUMAN_MAX];
+    co->wall_lead_ms = lead;
+    if (by > -CLOCK_SET_MS && by < CLOCK_SET_MS)
+        return;
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        if (!job_is_ended(co->state.jobs[i]) && co->state.jobs[i]->started_unix_ms != 0)
+            co->state.jobs[i]->started_unix_ms += by;
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (co->state.workers[i]->state == WORKER_HERE && co->state.workers[i]->since_ms != 0)
+            state_edit_worker(&co->state, co->state.workers[i])->since_unix_ms += by;
+    core_say(co, 0, 0,
+             "the clock of the coordinator's machine was set %s %s, or the machine was asleep: "
+             "tokens with an end follow it",
+             str_human_duration((uint64_t)((by < 0 ? -by : by) + 500), text),
+             by < 0 ? "back" : "forward");
+    core_touch(co);
+}
+
 static void on_tick(void *arg)
 {
     struct coordinator *co = arg;
@@ -69,6 +94,7 @@ static void on_tick(void *arg)
     }
     if (co->ship)
         ship_turns(co->ship);
+    look_at_clock(co);
     member_check(co);
     service_tick(co);
     tokens_check(co);

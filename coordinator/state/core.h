@@ -131,13 +131,14 @@ struct coordinator {
     int store_code;        /* and the code of that */
     uint64_t started_ms;
     int64_t started_unix_ms;
-    uint64_t checked_ms; /* when the leases were last checked */
-    uint64_t awaited_ms; /* until then, workers that hung up while we did not listen may redial */
-    uint64_t told_ms;    /* when all parked workers were last told what they wait for */
-    uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
-    struct list earlies; /* of job/early.c */
-    struct list beats;   /* heartbeats of new workers whose answers are delayed: rpc/service.c */
-    uint64_t beat_ms;    /* by how long; 0: they are not */
+    int64_t wall_lead_ms; /* of the wall clock over core_now(), at the last look; 0: none */
+    uint64_t checked_ms;  /* when the leases were last checked */
+    uint64_t awaited_ms;  /* until then, workers that hung up while we did not listen may redial */
+    uint64_t told_ms;     /* when all parked workers were last told what they wait for */
+    uint64_t held_ms;     /* since when the leases of silent workers are held; 0: they are not */
+    struct list earlies;  /* of job/early.c */
+    struct list beats;    /* heartbeats of new workers whose answers are delayed: rpc/service.c */
+    uint64_t beat_ms;     /* by how long; 0: they are not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;
     struct blob_ref *garbage; /* deleted after a commit that does not name them */

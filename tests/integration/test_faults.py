@@ -4,10 +4,14 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 
 from common import BIN, skerry, wait_until
 from swarm import Swarm, running, swarm  # noqa: F401  (fixture)
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fault"))
+from shim import Shim  # noqa: E402
 
 
 # A phase that lasts about a second, so that there is something to interrupt.
@@ -185,6 +189,27 @@ def test_a_user_token_cannot_join_and_a_worker_token_cannot_ask(swarm, tmp_path)
     assert done.returncode != 0 and "worker" in done.stderr
     asked = skerry("status", "--server", swarm.worker_token)
     assert asked.returncode == 3 and "user" in asked.stderr
+
+
+def test_a_step_of_the_clock_is_said_and_costs_nothing(tmp_path):
+    """As when NTP finds a clock that was a day off, in either direction, in the middle of a job."""
+    shim = Shim(os.environ.get("SKERRY_BUILD", "build"), str(tmp_path / "shim"))
+    with running(tmp_path, env=shim.env) as swarm:
+        swarm.worker("a", "--price", "1/h")
+        job = swarm.submit(rounds=100000, steps=10, replicas=1)
+        swarm.wait_round(job, 1)
+        for days, way in ((1, "forward"), (0, "back"), (-1, "back")):
+            shim.tell(clock_s=days * 86400)
+            said = f"24h00m {way}, or the machine was asleep"
+            wait_until(lambda: swarm.log("coordinatord").count(said) > (days < 0), 20, "it to be said")  # noqa: B023
+            swarm.wait_round(job, swarm.job(job)["round"] + 2)
+            assert swarm.job(job)["elapsed_ms"] < 3600000 and swarm.job(job)["dollars"] < 0.5
+        assert any("was set 24h00m back" in e["text"] for e in swarm.get("/v1/log").json()["items"])
+        assert worker_state(swarm, "a") in ("busy", "idle") and "lost" not in swarm.log("coordinatord")
+        swarm.kill("coordinatord")
+        swarm.coordinator(env=shim.env)
+        swarm.wait_round(job, swarm.job(job)["round"] + 2)
+        assert swarm.job(job)["elapsed_ms"] < 3600000 and swarm.job(job)["dollars"] < 0.5, "nor after a restart"
 
 
 def test_a_data_directory_has_one_coordinator(swarm):
