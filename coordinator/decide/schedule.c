@@ -38,6 +38,10 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         *ret_why = "needs a worker that was started with --allow-trainers";
         return UINT64_MAX;
     }
+    if (t->reads > o->reads) {
+        *ret_why = "needs a worker of a newer release";
+        return UINT64_MAX;
+    }
     if (t->needs_known && !o->known) {
         *ret_why = "is for workers that have done tasks well before";
         return UINT64_MAX;
@@ -141,6 +145,7 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
 {
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
            a->network == b->network && a->lag == b->lag && a->needs_trainers == b->needs_trainers &&
+           a->reads == b->reads &&
            a->needs_helper == b->needs_helper && a->phase == b->phase &&
            a->needs_spare == b->needs_spare && a->spares_makers == b->spares_makers &&
            a->needs_known == b->needs_known && (a->owner == 0) == (b->owner == 0);

@@ -50,6 +50,7 @@ struct schedule_task {
     uint64_t not_before_ms;            /* back-off for all workers; 0: none */
     uint32_t lag;         /* TRAIN: rounds by which its path is ahead of the job's last path */
     bool needs_trainers;  /* a user's program computes it */
+    int reads;            /* its worker must know at least this (Reads of skerry.proto) */
     bool phase;           /* not for a worker that still fetches the files its phases begin with */
     bool needs_known;     /* only for a worker that has done tasks well before */
     bool needs_spare;     /* only for a worker that is not about to get a phase */
@@ -62,6 +63,7 @@ struct schedule_task {
 struct schedule_options {
     enum failure_standing standing;     /* the worker's */
     bool trainers;                      /* the worker runs users' programs */
+    int reads;                          /* the newest that it knows */
     bool known;                         /* it has done tasks well before */
     uint64_t origin;                    /* where it comes from (failure.h) */
     uint64_t behind;                    /* the job whose phases it may not have yet; 0: none */

@@ -142,6 +142,7 @@ static struct schedule_task *candidates(struct coordinator *co)
             .spares_makers = turns_spares_makers(j, t),
             .needs_known = t->kind == TASK_OUTER || t->kind == TASK_CHECK,
             .needs_trainers = query_needs_trainers(j, t),
+            .reads = query_reads(j),
         };
         fill_owner(co, j, t, &list[i]);
         if (t->kind == TASK_CHECK)
@@ -213,6 +214,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         .has_phase = turns_has_phase(turns, w),
         .makes_step = turns_makes_step(turns, w),
         .trainers = w->allows_trainers,
+        .reads = w->reads,
         .known = member_may_fold(w),
         .origin = list->from_matters ? worker_origin(w) : 0,
         .small = w->small,

@@ -233,6 +233,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
+    w->reads = m->reads;
     w->machine = 0;
     if (m->machine.len > 0) /* a worker of an older release does not say it */
         memcpy(&w->machine, m->machine.data,

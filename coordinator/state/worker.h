@@ -101,6 +101,7 @@ struct worker {
     bool leaving; /* it has announced that its machine is about to be taken back */
     uint64_t joined_ms;
     bool allows_trainers;     /* it runs programs that come with jobs */
+    int reads;                /* Reads of skerry.proto: it gets no task that asks more */
     uint64_t disk_room_bytes; /* of its work directory; 0: not told */
     uint64_t machine;         /* equal for workers on one machine, as they say; 0: unknown */
     struct worker_share share;

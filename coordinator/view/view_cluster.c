@@ -454,66 +454,82 @@ static void why_open(const struct task *t, const struct worker *idle, unsigned h
                                    : "all workers are busy");
 }
 
+/* The workers, seen by a task that nobody has taken. */
+struct tally {
+    unsigned here, helpers, small, failed, quarantined, able, old;
+    const struct worker *idle; /* the first idle one */
+    uint64_t again;            /* when the first of those that failed it tries again */
+};
+
+static void tally_worker(const struct coordinator *co, const struct job *j, const struct task *t,
+                         const struct worker *w, struct tally *n)
+{
+    const uint64_t present = core_now(co);
+    const struct task *now = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    const uint64_t until = failure_until(&t->failed, w->id, worker_standing(w));
+    const bool can = j == NULL || query_is_able(j, t->kind, w);
+    if (w->state != WORKER_HERE)
+        return;
+    n->here++;
+    n->able += can;
+    n->old += j != NULL && w->reads < query_reads(j);
+    n->quarantined += w->quarantined_until_ms > present;
+    n->small +=
+        j != NULL && query_is_small(j, t->kind, query_network(j, t), w, present);
+    n->helpers += !worker_goes(w) && (now == NULL || !task_is_remote(now));
+    if (n->idle == NULL && w->parked != NULL)
+        n->idle = w;
+    if (can && until > present) {
+        n->again = n->again == 0 || until < n->again ? until : n->again;
+        n->failed++;
+    }
+}
+
 /* Why nobody has taken u->first. */
 static void why_untaken(struct waiting *ctx, struct untaken *u)
 {
     const struct task *t = u->first;
     char *why = u->why;
     bool blocked = true; /* the reason is not just that all workers are busy */
-    unsigned here = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
     const struct job *j = state_job(&ctx->co->state, t->job_id);
-    const bool external = j != NULL && query_needs_trainers(j, t);
     const char *spent = j != NULL ? query_withheld(&ctx->co->state, j) : NULL;
-    const struct worker *idle = NULL; /* the first idle one */
     const uint64_t present = core_now(ctx->co);
-    uint64_t again = 0; /* when the first of the workers that failed it tries again */
-    for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
-        const struct worker *w = ctx->co->state.workers[i];
-        const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
-        const bool can = w->state == WORKER_HERE && (!external || w->allows_trainers);
-        here += w->state == WORKER_HERE;
-        able += can;
-        if (idle == NULL && w->state == WORKER_HERE && w->parked != NULL)
-            idle = w;
-        small += w->state == WORKER_HERE && j != NULL &&
-                 query_is_small(j, t->kind, query_network(j, t), w, present);
-        quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
-        const uint64_t until = failure_until(&t->failed, w->id, worker_standing(w));
-        if (can && until > present) {
-            again = again == 0 || until < again ? until : again;
-            failed++;
-        }
-        helpers +=
-            w->state == WORKER_HERE && !worker_goes(w) && (now == NULL || !task_is_remote(now));
-    }
+    struct tally n = {0};
+    for (size_t i = 0; i < ctx->co->state.n_workers; i++)
+        tally_worker(ctx->co, j, t, ctx->co->state.workers[i], &n);
+    uint64_t again = n.again;
     if (t->not_before_ms > present)
         again = again > t->not_before_ms ? again : t->not_before_ms;
-    else if (failed == 0 || failed < able)
+    else if (n.failed == 0 || n.failed < n.able)
         again = 0;
     if (spent != NULL)
         (void)snprintf(why, REASON_MAX, "it %s", spent);
     else if (again != 0)
         (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.400s", t->reason);
-    else if (here == 0)
+    else if (n.here == 0)
         (void)snprintf(why, REASON_MAX, "no worker is here; start one with workerd --join");
-    else if (able == 0)
+    else if (n.old == n.here)
+        (void)snprintf(why, REASON_MAX,
+                       "all workers here are of an older release, which does not know such jobs; "
+                       "upgrade one");
+    else if (n.able == 0)
         (void)snprintf(why, REASON_MAX,
                        "no worker here runs trainers; start one with --allow-trainers");
-    else if (lacks_helper(t, helpers))
+    else if (lacks_helper(t, n.helpers))
         (void)snprintf(why, REASON_MAX,
                        "sampling with remote experts takes one more worker than the %u that %s "
                        "here; start it, or sample without --remote",
-                       here, here == 1 ? "is" : "are");
-    else if (small == here) /* `skerry run` looks for these words */
+                       n.here, n.here == 1 ? "is" : "are");
+    else if (n.small == n.here) /* `skerry run` looks for these words */
         (void)snprintf(why, REASON_MAX, "no worker here has the memory: %.400s", t->reason);
-    else if (quarantined == here)
+    else if (n.quarantined == n.here)
         (void)snprintf(why, REASON_MAX, "%s in quarantine after failures%s%.190s",
-                       here == 1 ? "the only worker is" : "all workers are",
+                       n.here == 1 ? "the only worker is" : "all workers are",
                        t->reason[0] ? "; here it was: " : "", t->reason);
     else
         blocked = false;
     if (!blocked)
-        why_open(t, idle, here, why);
+        why_open(t, n.idle, n.here, why);
     u->again = again;
     u->late = blocked;
 }

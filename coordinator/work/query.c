@@ -55,6 +55,18 @@ bool query_needs_trainers(const struct job *j, const struct task *t)
     return needs_trainers(j, t->kind);
 }
 
+int query_reads(const struct job *j)
+{
+    const bool experts = j->comp.router_path >= 0 || j->comp.teacher_job != 0;
+    return job_has_upscaler(&j->spec) && experts ? SKERRY__V1__READS__READS_CASCADE_EXPERTS
+                                                 : SKERRY__V1__READS__READS_UNSPECIFIED;
+}
+
+bool query_is_able(const struct job *j, enum task_kind kind, const struct worker *w)
+{
+    return (w->allows_trainers || !needs_trainers(j, kind)) && w->reads >= query_reads(j);
+}
+
 bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
                     const struct worker *w, uint64_t now_ms)
 {
@@ -66,8 +78,7 @@ bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
 bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
                 uint64_t now_ms)
 {
-    return (w->allows_trainers || !needs_trainers(j, kind)) &&
-           !query_is_small(j, kind, network, w, now_ms);
+    return query_is_able(j, kind, w) && !query_is_small(j, kind, network, w, now_ms);
 }
 
 bool query_could_have(const struct job *j, const struct task *t, const struct worker *w,

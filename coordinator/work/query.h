@@ -21,12 +21,16 @@ uint32_t query_network(const struct job *j, const struct task *t);
 bool query_can(const struct job *j, const char *what);
 /* Whether a user's program computes the task, which only some workers run. */
 bool query_needs_trainers(const struct job *j, const struct task *t);
+/* What workers must know for tasks of the job: Reads of skerry.proto. */
+int query_reads(const struct job *j);
+/* Whether the worker's release and settings allow it such tasks of the job at all. */
+bool query_is_able(const struct job *j, enum task_kind kind, const struct worker *w);
 /* Whether the worker has reported lately that it has too little memory for such tasks of the job.
  */
 bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
                     const struct worker *w, uint64_t now_ms);
-/* Whether the worker may be given such tasks of the job: it runs trainers if they need one, and has
- * not reported lately that they need too much memory. */
+/* Whether the worker may be given such tasks of the job: it is able, and has not reported lately that
+ * they need too much memory. */
 bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
                 uint64_t now_ms);
 /* Whether the worker, which waits for a task, could be given this one now. */

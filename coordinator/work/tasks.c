@@ -280,7 +280,7 @@ static bool may_try(const struct coordinator *co, const struct task *t, const st
 {
     if (t->not_from != 0 && t->not_from == worker_origin(w))
         return false;
-    return w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t);
+    return query_is_able(state_job(&co->state, t->job_id), t->kind, w);
 }
 
 /* Could w, which is not from `origin`, confirm that nobody can do the task? */

@@ -260,6 +260,7 @@ static void join(struct player *p)
     m.memory_bytes = 1ull << 34;
     m.threads = 1;
     m.fetches_ahead = true;
+    m.reads = SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     (void)rpc_client_call(p->rpc, METHOD(JOIN), &m.base, &skerry__v1__join_reply__descriptor,
                           CALL_MS, on_joined, p, NULL); /* cut: it is dialled again */
 }

@@ -106,6 +106,7 @@ static void join(struct session *s)
     req.machine = (ProtobufCBinaryData){name_machine(machine), machine};
     req.allows_trainers = s->opt.allows_trainers;
     req.fetches_ahead = true;
+    req.reads = SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     req.price_per_hour = s->opt.price;
     if (s->opt.share)
         tell_share(s->opt.share, &req);

@@ -27,6 +27,7 @@ struct fake {
     const struct keys *keys;   /* NULL: of a release before keys */
     const char *site;          /* whose workers it serves; NULL: it serves nobody */
     bool fetches_ahead;
+    bool old; /* of a release that knows only plain tasks */
     Skerry__V1__HeldVersion held; /* what it says that it holds; module_id 0: nothing */
     uint8_t instance[16], identity[16], share_key[32];
     uint64_t id;
@@ -263,6 +264,8 @@ static inline int join(struct rig *r, struct fake *w, const char *version)
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
     m.fetches_ahead = w->fetches_ahead;
+    m.reads = w->old ? SKERRY__V1__READS__READS_UNSPECIFIED
+                     : SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     if (w->site != NULL) {
         m.site = (char *)(uintptr_t)w->site;
         m.share_host = (char *)"10.0.0.7";
@@ -364,10 +367,21 @@ static inline void begin_result(struct result *x, const Skerry__V1__Task *t, str
     x->m.n_contributions = 1;
 }
 
+/* Reports, again while a thread looks at the result. */
+static inline int call_report(struct rig *r, struct fake *w, const Skerry__V1__ReportRequest *m)
+{
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    int rc;
+    do
+        rc = CALL(r, w, REPORT, report, m);
+    while (rc == -EAGAIN && clock_now_ms() < until);
+    return rc;
+}
+
 /* true: accepted; else w->detail has the reason. */
 static inline bool report(struct rig *r, struct fake *w, const struct result *x)
 {
-    if (CALL(r, w, REPORT, report, &x->m) != 0)
+    if (call_report(r, w, &x->m) != 0)
         fail_msg("REPORT: %s", w->detail);
     Skerry__V1__ReportReply *reply = skerry__v1__report_reply__unpack(NULL, w->reply_len, w->reply);
     bool accepted = reply->accepted;

@@ -159,6 +159,7 @@ static void join(struct liar *w)
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
     m.allows_trainers = m.fetches_ahead = true;
+    m.reads = SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     m.price_per_hour = 1;
     m.site = (char *)(uintptr_t) "here";
     m.share_host = (char *)(uintptr_t) "192.0.2.1";

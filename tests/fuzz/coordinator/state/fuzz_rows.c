@@ -311,6 +311,7 @@ static void come(struct visitor *v, unsigned number)
     m.identity.data = m.instance.data = v->identity;
     m.identity.len = m.instance.len = sizeof(v->identity);
     m.allows_trainers = m.fetches_ahead = true;
+    m.reads = SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     net_send(v->conn, METHOD(JOIN), ++v->calls, &m.base);
     a.wait_ms = 5000;
     pass(500);

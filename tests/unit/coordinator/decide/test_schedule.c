@@ -298,6 +298,7 @@ static void fill(struct schedule_task *t, uint64_t id, const struct failure_list
     t->not_before_ms = rand() % 9 == 0 ? 5000 : 0;
     t->needs_helper = rand() % 9 == 0;
     t->needs_trainers = rand() % 9 == 0;
+    t->reads = rand() % 9 == 0;
     t->needs_known = rand() % 9 == 0;
     t->phase = rand() % 9 == 0;
     t->failed = rand() % 5 == 0 ? failed : NULL;
@@ -331,6 +332,7 @@ static void test_schedule_groups(void **state)
             const struct schedule_options o = {.helper = rand() % 2 == 0,
                                                .known = rand() % 2 == 0,
                                                .trainers = rand() % 2 == 0,
+                                               .reads = rand() % 2,
                                                .small = &small,
                                                .n_small = worker % 2};
             struct schedule_decision d, want;

@@ -222,6 +222,27 @@ static void test_broken_device(void **state)
     finish_train(r, b);
 }
 
+/* A release that would take a cascade's tasks for others gets none, and people are told. */
+static void test_older_release(void **state)
+{
+    static const char spec[] = "name: cascade\nseed: 3\ndata: {path: x, image_size: 16}\n"
+                               "model: {patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                               "upscaler: {low_side: 8}\ntrain: {batch: 4}\n"
+                               "recipe: {name: ddm, experts: 2}\n"
+                               "outer: {rounds: 2, steps: 2}\n";
+    struct rig *r = *state;
+    struct fake *old = &r->workers[0], *new = &r->workers[1];
+    old->old = true;
+    assert_int_equal(join(r, old, SKERRY_VERSION), 0);
+    const uint64_t id = submit_spec(r, spec);
+    nothing(r, old, "needs a worker of a newer release");
+    expect_waiting(r, id, "all workers here are of an older release");
+    assert_int_equal(join(r, new, SKERRY_VERSION), 0);
+    (void)assign(r, new, TASK_INIT);
+    nothing(r, old, "needs a worker of a newer release");
+    old->old = false;
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -232,6 +253,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_all_too_small, begin, end),
         cmocka_unit_test_setup_teardown(test_aside_for_nobody, begin, end),
         cmocka_unit_test_setup_teardown(test_broken_device, begin, end),
+        cmocka_unit_test_setup_teardown(test_older_release, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,6 +215,28 @@ static void test_could_have(void **state)
     assert_non_null(state_unpark(w));
 }
 
+/* A release that would take the experts' tasks for others gets none of them. */
+static void test_reads(void **state)
+{
+    struct state *s = *state;
+    static const char upscaled[] = "name: q\ndata: {path: x, image_size: 16}\n"
+                                   "model: {patch: 4, dim: 32, depth: 4, heads: 2}\n"
+                                   "upscaler: {low_side: 8}\ntrain: {batch: 6}\n"
+                                   "recipe: {name: ddm, experts: 3}\n"
+                                   "outer: {rounds: 3, steps: 2}\n";
+    const struct job *plain = add(s, ddm), *cascades = add(s, upscaled);
+    struct worker *old = state_add_worker(s, 0), *new = state_add_worker(s, 0);
+    new->reads = SKERRY__V1__READS__READS_CASCADE_EXPERTS;
+    assert_int_equal(query_reads(plain), SKERRY__V1__READS__READS_UNSPECIFIED);
+    assert_int_equal(query_reads(cascades), SKERRY__V1__READS__READS_CASCADE_EXPERTS);
+    assert_true(query_is_able(plain, TASK_TRAIN, old) && query_is_able(plain, TASK_TRAIN, new));
+    assert_false(query_is_able(cascades, TASK_TRAIN, old));
+    assert_false(query_fits(cascades, TASK_EVAL, 0, old, 5));
+    assert_true(query_fits(cascades, TASK_EVAL, 0, new, 5));
+    new->reads++; /* a release to come */
+    assert_true(query_is_able(cascades, TASK_TRAIN, new));
+}
+
 /* A phase is not as good as begun because somebody waits who still fetches what it begins with,
  * where others get it first: who merges fragments would wait for that download. */
 static void test_behind(void **state)
@@ -285,7 +307,7 @@ int main(void)
         CASE(test_composition),   CASE(test_streams),    CASE(test_how_far),
         CASE(test_partitioning),  CASE(test_scored),     CASE(test_contributions),
         CASE(test_phase_seconds), CASE(test_could_have), CASE(test_behind),
-        CASE(test_takes_late),
+        CASE(test_takes_late), CASE(test_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
