@@ -82,7 +82,7 @@ LINK_kernels      := $(LINK_common/base)
 LINK_common/outer := $(LINK_common/st)
 LINK_common/net   := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd jansson expat) $(LINK_common/base)
 LINK_common/trainer := $(call pkg,libprotobuf-c) $(LINK_common/base)
-LINK_coordinator  := $(LINK_common/net) $(LINK_common/job) $(call pkg,sqlite3)
+LINK_coordinator  := $(LINK_common/net) $(LINK_common/data) $(LINK_common/job) $(call pkg,sqlite3)
 LINK_worker        = $(LINK_common/net) $(LINK_common/data) $(LINK_common/job) $(LINK_kernels)
 LINK_cli          := $(LINK_common/net) $(LINK_common/data) $(LINK_common/job)
 
@@ -114,7 +114,7 @@ DEPS_common/outer := common/st common/base
 DEPS_common/net   := proto common/base
 DEPS_kernels      := common/base
 DEPS_common/trainer := proto common/base
-DEPS_coordinator  := common/outer common/net proto common/job common/st common/base
+DEPS_coordinator  := common/outer common/net proto common/data common/job common/st common/base
 DEPS_worker       := common/outer common/trainer common/net proto kernels common/data common/job common/component common/st common/base
 DEPS_cli          := common/net proto common/data common/job common/component common/st common/base
 

@@ -1,16 +1,14 @@
 #include "coordinator/job/agree.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "common/base/hash.h"
 #include "common/net/blobstore.h"
-#include "common/st/st.h"
+#include "common/net/pool.h"
 #include "coordinator/decide/failure.h"
+#include "coordinator/job/assignment.h"
+#include "coordinator/outer/outer_verify.h"
+#include "coordinator/work/gc.h"
 #include "coordinator/work/member.h"
 #include "coordinator/work/shards.h"
-
-#define HEADER_MAX 4096 /* bytes, of a file with one tensor */
 
 typedef unsigned long long ull;
 
@@ -50,127 +48,174 @@ void agree_not_for(const struct coordinator *co, const struct task *t, uint64_t 
         ret_from[n] = t->not_from;
 }
 
-/* ---- which partition the samples are in ------------------------------------------------------ */
+/* ---- files that are looked at -------------------------------------------------------------- */
 
-#define LOOK_ROWS 64 /* of neighbours, which are read together */
+#define SMALL_BYTES (1u << 20) /* of files that the loop reads itself */
 
-struct assignment {
-    int fd; /* -1: it is none */
-    uint64_t offset, n;
+struct look {
+    struct coordinator *co;
+    uint64_t task, worker; /* the worker that made the other file; 0: this one is seen by itself */
+    uint8_t hash[32];      /* of the result */
+    struct blob_ref file, other;
+    enum alike_of of;
+    struct assignment want;
+    bool waits, good;
 };
 
-/* Of n samples, each in `top` partitions: a file of another size is not even opened. */
-static struct assignment open_assignment(struct coordinator *co, const struct blob_ref *b,
-                                         uint64_t n)
+static int hold(const struct look *l, const struct blob_ref *b, char **ret)
 {
-    struct assignment a = {.fd = -1};
-    const struct st_tensor *x = NULL;
-    struct st st = {0};
-    char *path = NULL;
-    const uint64_t bytes = n * sizeof(int32_t);
-    if (b->size < bytes || b->size > bytes + HEADER_MAX ||
-        co->blobs->ops->local(co->blobs, &b->id, false, &path, NULL) < 0)
-        return a;
-    if (st_open(path, &st, NULL) == 0)
-        x = st_find(&st, "assign");
-    if (x != NULL && x->dtype == ST_I32 && x->count == n) {
-        a.fd = open(path, O_RDONLY | O_CLOEXEC);
-        a.offset = x->offset;
-        a.n = n;
+    struct blobstore *store = l->co->blobs;
+    return l->waits ? outer_hold(store, b, ret, NULL)
+                    : store->ops->local(store, &b->id, false, ret, NULL);
+}
+
+static int look(void *arg)
+{
+    struct look *l = arg;
+    char *file = NULL, *other = NULL;
+    int rc = hold(l, &l->file, &file);
+    if (rc == 0 && l->worker != 0)
+        rc = hold(l, &l->other, &other);
+    if (rc == 0)
+        l->good = l->worker != 0 ? alike_files(l->of, other, file) : assignment_is(file, &l->want);
+    outer_let_go(l->co->blobs, &l->file, file);
+    outer_let_go(l->co->blobs, &l->other, other);
+    return rc;
+}
+
+/* Where it is noted what the look finds; NULL: nobody asks any more. */
+static struct task_look *note_of(const struct look *l)
+{
+    struct task *t = task_memory(state_task(&l->co->state, l->task));
+    struct task_look *at = t != NULL && l->worker == 0 ? &t->sound : NULL;
+    for (unsigned i = 0; t != NULL && i < t->n_told && l->worker != 0; i++)
+        if (t->told[i]->worker == l->worker)
+            at = &t->told[i]->look;
+    return at != NULL && memcmp(at->hash, l->hash, sizeof(l->hash)) == 0 ? at : NULL;
+}
+
+static void looked(void *arg, int rc)
+{
+    struct look *l = arg;
+    struct task_look *at = l->co->closing ? NULL : note_of(l);
+    if (at != NULL)
+        at->state = rc == 0 && l->good ? LOOK_GOOD : LOOK_BAD;
+    assignment_release(&l->want);
+    mem_free(l);
+}
+
+static bool is_small(const struct look *l)
+{
+    return l->of != ALIKE_LATENTS && l->file.size <= SMALL_BYTES && l->other.size <= SMALL_BYTES;
+}
+
+/* Takes l.  If there is no room for it, the next report begins it. */
+static void begin_look(struct look *l, struct task_look *at)
+{
+    at->state = LOOK_RUNS;
+    memcpy(at->hash, l->hash, sizeof(at->hash));
+    const int rc = is_small(l) ? look(l) : -EAGAIN;
+    l->waits = true;
+    if (rc != -EAGAIN) {
+        looked(l, rc);
+    } else if (pool_submit(l->co->far, look, looked, l) < 0) {
+        at->state = LOOK_NONE;
+        assignment_release(&l->want);
+        mem_free(l);
     }
-    co->blobs->ops->let_go(co->blobs, &b->id); /* which an open file outlives */
-    st_release(&st);
-    mem_free(path);
+}
+
+static struct look *new_look(struct coordinator *co, const struct task *t,
+                             const struct agree_result *r)
+{
+    struct look *l = mem_alloc(sizeof(*l));
+    *l = (struct look){.co = co, .task = t->id, .file = *r->file, .of = r->of};
+    memcpy(l->hash, r->hash, sizeof(l->hash));
+    return l;
+}
+
+/* What the job's assignment must be. */
+static struct assignment wanted(const struct job *j, const struct agree_result *r)
+{
+    struct assignment a = {
+        .top = (uint32_t)j->spec.recipe.top, .n_runs = shards_cut(j), .n_sizes = r->n_sizes};
+    a.runs = mem_alloc_array(a.n_runs + 1, sizeof(*a.runs));
+    a.sizes = mem_alloc_array(a.n_sizes + 1, sizeof(*a.sizes));
+    for (size_t i = 0; i < a.n_runs; i++)
+        a.runs[i] = (struct assignment_run){j->shards[i].samples, !j->shards[i].holdout};
+    memcpy(a.sizes, r->sizes, r->n_sizes * sizeof(*a.sizes));
     return a;
 }
 
-static bool read_rows(const struct assignment *a, uint64_t first, size_t n, int32_t *out)
+static bool is_seen(const struct task_look *at, const uint8_t hash[32])
 {
-    return pread(a->fd, out, n * sizeof(*out), (off_t)(a->offset + first * sizeof(*out))) ==
-           (ssize_t)(n * sizeof(*out));
+    return at->state > LOOK_RUNS && memcmp(at->hash, hash, sizeof(at->hash)) == 0;
 }
 
-/* How many of n entries from `first` on are equal. */
-static uint64_t equal_rows(const struct assignment *a, const struct assignment *b, uint64_t first,
-                           size_t n)
+static bool sizes_are_near(const struct task_told *a, const struct agree_result *b)
 {
-    int32_t x[LOOK_ROWS], y[LOOK_ROWS];
-    uint64_t equal = 0;
-    if (!read_rows(a, first, n, x) || !read_rows(b, first, n, y))
+    uint64_t apart = 0, all = 0;
+    if (a->n_sizes != b->n_sizes)
+        return false;
+    for (size_t i = 0; i < b->n_sizes; i++) {
+        apart += a->sizes[i] > b->sizes[i] ? a->sizes[i] - b->sizes[i] : b->sizes[i] - a->sizes[i];
+        all += b->sizes[i];
+    }
+    return (double)apart <= AGREE_APART * (double)all;
+}
+
+static bool must_compare(const struct task_told *a, const struct agree_result *b)
+{
+    return b->of != ALIKE_BYTES && memcmp(a->hash, b->hash, sizeof(a->hash)) != 0 &&
+           sizes_are_near(a, b);
+}
+
+/* Is the result of use by itself? */
+static int look_at_it(struct coordinator *co, const struct job *j, struct task *t,
+                      const struct agree_result *r, struct err *err)
+{
+    if (r->of != ALIKE_ASSIGNMENT)
         return 0;
-    for (size_t i = 0; i < n; i++)
-        equal += x[i] == y[i];
-    return equal;
+    if (!is_seen(&t->sound, r->hash) && t->sound.state != LOOK_RUNS) {
+        struct look *l = new_look(co, t, r);
+        l->want = wanted(j, r);
+        begin_look(l, &t->sound);
+    }
+    if (!is_seen(&t->sound, r->hash))
+        return err_set(err, -EAGAIN, "the assignment is being looked at");
+    return t->sound.state == LOOK_GOOD
+               ? 0
+               : err_set(err, -EINVAL,
+                         "the assignment cannot be read, or has other sizes than were reported");
 }
 
-static bool same_rows(const struct assignment *a, const struct assignment *b)
+int agree_look(struct coordinator *co, const struct job *j, struct task *t,
+               const struct agree_result *r, struct err *err)
 {
-    uint64_t looked = 0, equal = 0;
-    for (uint64_t at = 0; looked < AGREE_LOOKS && at < a->n; at += LOOK_ROWS) {
-        uint64_t first = at;
-        if (a->n > AGREE_LOOKS) {
-            hash_random(&first, sizeof(first));
-            first %= a->n - LOOK_ROWS + 1;
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    int rc = look_at_it(co, j, t, r, err);
+    for (unsigned i = 0; rc == 0 && w != NULL && i < t->n_told; i++) {
+        struct task_told *told = t->told[i];
+        if (told->origin == worker_origin(w) || !must_compare(told, r))
+            continue;
+        if (!is_seen(&told->look, r->hash) && told->look.state != LOOK_RUNS) {
+            struct look *l = new_look(co, t, r);
+            l->worker = told->worker;
+            l->other = told->file;
+            begin_look(l, &told->look);
         }
-        const size_t n = a->n - first < LOOK_ROWS ? (size_t)(a->n - first) : LOOK_ROWS;
-        equal += equal_rows(a, b, first, n);
-        looked += n;
+        if (!is_seen(&told->look, r->hash))
+            rc = err_set(err, -EAGAIN, "it is compared with what another worker made");
     }
-    return looked > 0 && (double)equal >= AGREE_EQUAL * (double)looked;
-}
-
-static void close_assignment(const struct assignment *a)
-{
-    if (a->fd >= 0)
-        (void)close(a->fd);
-}
-
-/* Are about the same samples in each partition? */
-static bool same_samples(struct coordinator *co, const struct job *j, const struct blob_ref *a,
-                         const struct blob_ref *b)
-{
-    uint64_t n = 0;
-    for (size_t i = 0, cut = shards_cut(j); i < cut; i++)
-        n += j->shards[i].samples * (uint64_t)j->spec.recipe.top;
-    const struct assignment x = open_assignment(co, a, n), y = open_assignment(co, b, n);
-    const bool same = x.fd >= 0 && y.fd >= 0 && same_rows(&x, &y);
-    close_assignment(&x);
-    close_assignment(&y);
-    return same;
-}
-
-int agree_fetch(struct coordinator *co, const struct task *t, const struct blob_ref *assignment,
-                struct err *err)
-{
-    for (unsigned i = 0; i <= t->n_told && t->n_told > 0; i++) {
-        const struct blob_ref *b = i < t->n_told ? &t->told[i]->assignment : assignment;
-        char *path = NULL;
-        const int rc = co->blobs->ops->local(co->blobs, &b->id, false, &path, err);
-        if (rc == -EAGAIN)
-            core_bring(co, &b->id);
-        if (rc == -EAGAIN)
-            return rc;
-        if (rc == 0)
-            co->blobs->ops->let_go(co->blobs, &b->id);
-        mem_free(path);
-    }
-    return 0;
+    return rc;
 }
 
 /* ---- results ------------------------------------------------------------------------------ */
 
-static bool is_alike(struct coordinator *co, const struct job *j, const struct task_told *a,
-                     const struct agree_result *b)
+static bool is_alike(const struct task_told *a, const struct agree_result *b)
 {
-    uint64_t apart = 0, all = 0;
-    if (memcmp(a->hash, b->hash, sizeof(a->hash)) == 0)
-        return true;
-    for (size_t i = 0; i < b->n_sizes && a->n_sizes == b->n_sizes; i++) {
-        apart += a->sizes[i] > b->sizes[i] ? a->sizes[i] - b->sizes[i] : b->sizes[i] - a->sizes[i];
-        all += b->sizes[i];
-    }
-    return all > 0 && (double)apart <= AGREE_APART * (double)all &&
-           same_samples(co, j, &a->assignment, b->assignment);
+    return memcmp(a->hash, b->hash, sizeof(a->hash)) == 0 ||
+           (must_compare(a, b) && is_seen(&a->look, b->hash) && a->look.state == LOOK_GOOD);
 }
 
 static void note(struct task *t, const struct worker *w, const struct agree_result *r)
@@ -182,8 +227,8 @@ static void note(struct task *t, const struct worker *w, const struct agree_resu
     told->attempt = t->attempt;
     told->n_sizes = r->n_sizes;
     memcpy(told->hash, r->hash, sizeof(told->hash));
-    if (r->assignment != NULL)
-        told->assignment = *r->assignment;
+    if (r->file != NULL)
+        told->file = *r->file;
     if (bytes > 0)
         memcpy(told->sizes, r->sizes, bytes);
     t->told[t->n_told++] = told;
@@ -211,6 +256,14 @@ static void was_wrong(struct coordinator *co, const struct task *t, uint64_t wor
         member_failed(co, w);
 }
 
+/* Forgets what was made, and its files but for that of the result which counts. */
+static void forget(struct coordinator *co, struct task *t)
+{
+    for (unsigned i = 0; i < t->n_told; i++)
+        gc_drop(co, &t->told[i]->file);
+    task_forget_told(t);
+}
+
 /* Worker w and that of told[with] agree. */
 static void decided(struct coordinator *co, struct task *t, struct worker *w, unsigned with)
 {
@@ -225,7 +278,7 @@ static void decided(struct coordinator *co, struct task *t, struct worker *w, un
     for (unsigned i = 0; i < t->n_told; i++)
         if (i != with)
             was_wrong(co, t, t->told[i]->worker);
-    task_forget_told(t);
+    forget(co, t);
 }
 
 /* Is it one of the few results of a confirmed worker that another one makes again? */
@@ -238,6 +291,17 @@ static bool is_drawn(const struct coordinator *co)
     return x % co->opt.look_again == 0;
 }
 
+void agree_doubt(struct coordinator *co, const struct job *j, struct task *t,
+                 const uint8_t hash[32])
+{
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    struct agree_result result = {.of = ALIKE_BYTES};
+    memcpy(result.hash, hash, sizeof(result.hash));
+    task_forget_told(t);
+    if (w != NULL && j->spec.outer.spot_check)
+        note(t, w, &result);
+}
+
 bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
                 const struct agree_result *result)
 {
@@ -246,7 +310,7 @@ bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
         return true;
     const uint64_t own = worker_origin(w);
     for (unsigned i = 0; i < t->n_told; i++)
-        if (t->told[i]->origin != own && is_alike(co, j, t->told[i], result)) {
+        if (t->told[i]->origin != own && is_alike(t->told[i], result)) {
             decided(co, t, w, i);
             return true;
         }
@@ -265,6 +329,6 @@ bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
                  "workers have different results for %s task %llu, and nobody knows which is "
                  "right: that of worker %llu counts",
                  task_kind_name(t->kind), (ull)t->id, (ull)t->worker_id);
-    task_forget_told(t);
+    forget(co, t);
     return true;
 }

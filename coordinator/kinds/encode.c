@@ -27,7 +27,9 @@ static int encode_apply(struct coordinator *co, struct job *j, struct task *t,
                        r->n_shards, r->n_shards ? r->shards[0]->samples : 0,
                        j->shards[shard].samples);
     int rc = result_blob(co, r->shards[0]->blob, "a shard of latents", &made, err);
-    if (rc < 0)
+    if (rc == 0)
+        rc = result_file_waits(co, j, t, &made, ALIKE_LATENTS, err);
+    if (rc != 0)
         return rc;
     gc_drop(co, &j->shards[shard].blob);
     job_edit_shard(j, shard)->blob = made;

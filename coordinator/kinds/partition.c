@@ -9,10 +9,28 @@
 #include "coordinator/work/query.h"
 #include "coordinator/work/shards.h"
 
-/* Notes who made a part of the partitions, if nobody else has made the same. */
+/* Has each worker of the origin that is on record been confirmed in all of these kinds? */
+static bool is_confirmed(const struct state *s, uint64_t origin)
+{
+    static const uint32_t all = 1u << TASK_FEATURE | 1u << TASK_CLUSTER | 1u << TASK_SPLIT;
+    bool found = false;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        if (worker_origin(w) == origin && (w->confirmed & all) != all && !w->checked)
+            return false;
+        found |= worker_origin(w) == origin;
+    }
+    return found;
+}
+
+/* Notes who made a part of the partitions, if nobody else has made the same.  Others make room who
+ * were confirmed: they are the last to be suspected. */
 static void note_maker(struct coordinator *co, struct job *j, const struct task *t)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
+    for (unsigned i = j->makers.n == JOB_MAKERS_MAX ? JOB_MAKERS_MAX : 0; i-- > 0;)
+        if (is_confirmed(&co->state, j->makers.origin[i]))
+            job_drop_maker(j, i);
     if (w != NULL && !t->agreed)
         job_add_maker(j, worker_origin(w));
 }
@@ -37,18 +55,10 @@ static void feature_message(struct message *b, Skerry__V1__Task *msg)
 }
 
 /* Those of a network have other bits on other devices, and latents may have been made on them. */
-static bool features_repeat(const struct job *j)
+static enum alike_of features_of(const struct job *j)
 {
     const int of = job_features(&j->spec);
-    return of == JOB_FEATURES_PIXELS || of == JOB_FEATURES_NGRAMS || of == JOB_FEATURES_COLUMN;
-}
-
-static bool feature_waits(struct coordinator *co, struct job *j, struct task *t,
-                          const struct blob_ref *made)
-{
-    struct agree_result result = {0};
-    memcpy(result.hash, made->sha256, sizeof(result.hash));
-    return features_repeat(j) && !agree_hear(co, j, t, &result);
+    return of == JOB_FEATURES_MODEL || of == JOB_FEATURES_LATENTS ? ALIKE_NUMBERS : ALIKE_BYTES;
 }
 
 static int feature_apply(struct coordinator *co, struct job *j, struct task *t,
@@ -56,10 +66,10 @@ static int feature_apply(struct coordinator *co, struct job *j, struct task *t,
 {
     struct blob_ref made;
     int rc = result_blob(co, r->output, "the file of features", &made, err);
-    if (rc < 0)
+    if (rc == 0)
+        rc = result_file_waits(co, j, t, &made, features_of(j), err);
+    if (rc != 0)
         return rc;
-    if (feature_waits(co, j, t, &made))
-        return KIND_WAITS;
     note_maker(co, j, t);
     t->output = made;
     gc_drop(co, &j->shards[t->ranges[0].shard].features);
@@ -166,20 +176,24 @@ static bool is_odd(const struct job *j, const Skerry__V1__ReportRequest *r)
     return odd;
 }
 
-/* Has another worker to make it again? */
-static bool waits_for_another(struct coordinator *co, struct job *j, struct task *t,
-                              const Skerry__V1__ReportRequest *r,
-                              const struct blob_ref *partitioner, const struct blob_ref *assignment)
+/* Has another worker to make it again?  As kind.apply. */
+static int cluster_waits(struct coordinator *co, struct job *j, struct task *t,
+                         const Skerry__V1__ReportRequest *r, const struct blob_ref *partitioner,
+                         const struct blob_ref *assignment, struct err *err)
 {
-    struct agree_result made = {
-        .sizes = r->sizes, .n_sizes = r->n_sizes, .assignment = assignment, .odd = is_odd(j, r)};
+    struct agree_result made = {.of = ALIKE_ASSIGNMENT,
+                                .file = assignment,
+                                .sizes = r->sizes,
+                                .n_sizes = r->n_sizes,
+                                .odd = is_odd(j, r)};
     struct hash h;
     hash_init(&h);
     result_hash_blob(&h, partitioner);
     result_hash_blob(&h, assignment);
     hash_update(&h, r->sizes, r->n_sizes * sizeof(*r->sizes));
     hash_final(&h, made.hash);
-    return !agree_hear(co, j, t, &made);
+    const int rc = agree_look(co, j, t, &made, err);
+    return rc < 0 ? rc : agree_hear(co, j, t, &made) ? 0 : KIND_WAITS;
 }
 
 static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
@@ -196,11 +210,9 @@ static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
     if (rc == 0)
         rc = check_sizes(j, r, err);
     if (rc == 0)
-        rc = agree_fetch(co, t, &assignment, err);
-    if (rc < 0)
+        rc = cluster_waits(co, j, t, r, &partitioner, &assignment, err);
+    if (rc != 0)
         return rc;
-    if (waits_for_another(co, j, t, r, &partitioner, &assignment))
-        return KIND_WAITS;
     note_maker(co, j, t);
     gc_drop(co, &j->partitioner_before);
     gc_drop(co, &j->assignment);
@@ -330,9 +342,13 @@ static void score_message(struct message *b, Skerry__V1__Task *msg)
 static int score_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    int rc = result_blob(co, r->output, "the file of scores", &t->output, err);
-    if (rc < 0)
+    struct blob_ref made;
+    int rc = result_blob(co, r->output, "the file of scores", &made, err);
+    if (rc == 0)
+        rc = result_file_waits(co, j, t, &made, ALIKE_NUMBERS, err);
+    if (rc != 0)
         return rc;
+    t->output = made;
     job_add_score(
         j, &(struct score_rec){.path = t->path, .shard = t->ranges[0].shard, .blob = t->output});
     return 0;

@@ -3,6 +3,8 @@
 
 #include "common/base/clock.h"
 #include "common/job/family.h"
+#include "coordinator/job/agree.h"
+#include "coordinator/kinds/kind.h"
 #include "proto/skerry.pb-c.h"
 
 int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
@@ -65,6 +67,15 @@ void result_hash_shards(struct hash *h, const struct shard_rec *made, size_t n)
         hash_update(h, &made[i].partition, sizeof(made[i].partition));
         hash_update(h, &made[i].holdout, sizeof(made[i].holdout));
     }
+}
+
+int result_file_waits(struct coordinator *co, struct job *j, struct task *t,
+                      const struct blob_ref *made, enum alike_of of, struct err *err)
+{
+    struct agree_result result = {.of = of, .file = made};
+    memcpy(result.hash, made->sha256, sizeof(result.hash));
+    const int rc = agree_look(co, j, t, &result, err);
+    return rc < 0 ? rc : agree_hear(co, j, t, &result) ? 0 : KIND_WAITS;
 }
 
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,

@@ -245,6 +245,14 @@ void job_add_maker(struct job *j, uint64_t origin)
             return;
     if (m->n < JOB_MAKERS_MAX)
         m->origin[m->n++] = origin;
+    else
+        m->since_features = false;
+}
+
+void job_drop_maker(struct job *j, unsigned n)
+{
+    struct job_makers *m = &j->makers;
+    m->origin[n] = m->origin[--m->n];
 }
 
 void job_drop_generation(struct job *j, uint32_t generation)

@@ -189,7 +189,8 @@ struct bad_place {
 struct job_makers {
     uint64_t origin[JOB_MAKERS_MAX];
     unsigned n;
-    bool since_features; /* noted from the features on: false after a restart in between */
+    bool since_features; /* all are noted, from the features on: false after a restart in between, or
+                            if there were too many */
 };
 
 /* The newest step trace (what each device of a worker did in a step), as the worker sent it.
@@ -385,7 +386,10 @@ void job_add_class(struct job *j, const char *name, uint64_t samples);
 void job_drop_classes(struct job *j, size_t n);
 /* Forgets the shards of the archives, by number in data.url, for which `of` is true. */
 void job_drop_shards(struct job *j, const bool *of);
+/* If there is no room for it, nobody knows any more who they all are. */
 void job_add_maker(struct job *j, uint64_t origin);
+/* Forgets this one. */
+void job_drop_maker(struct job *j, unsigned n);
 /* Drops the newest shards, from this generation on. */
 void job_drop_generation(struct job *j, uint32_t generation);
 /* Takes back what was counted of an archive cut by one of this origin: images without a caption,

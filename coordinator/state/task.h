@@ -152,12 +152,19 @@ struct task_score {
 
 #define TASK_TOLD_MAX 2
 
+/* What is known of the files of a result with this hash. */
+struct task_look {
+    uint8_t hash[32];
+    enum { LOOK_NONE, LOOK_RUNS, LOOK_GOOD, LOOK_BAD } state; /* RUNS: a thread looks at them */
+};
+
 /* A result that has been made once, and waits for another worker's (coordinator/job/agree.h). */
 struct task_told {
     uint64_t worker, origin;
     uint32_t attempt;
     uint8_t hash[32];
-    struct blob_ref assignment; /* CLUSTER's */
+    struct blob_ref file; /* that is compared if the hash differs; size 0: none is */
+    struct task_look look; /* at it and the newest other one */
     size_t n_sizes;
     uint64_t sizes[]; /* of the partitions, in CLUSTER's */
 };
@@ -218,6 +225,7 @@ struct task {
     float loss;
     struct task_told *told[TASK_TOLD_MAX]; /* the kinds of coordinator/job/agree.h */
     unsigned n_told;
+    struct task_look sound; /* its newest result by itself */
     bool agreed;       /* two made its result alike */
     uint64_t not_from; /* the origin whose workers do not have it, as it is to judge them */
     struct {

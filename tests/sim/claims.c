@@ -38,8 +38,9 @@ void claims_count(uint64_t *ret_claims, uint64_t *ret_believed)
 
 bool claims_made_again(enum task_kind kind)
 {
-    return kind == TASK_INIT || kind == TASK_INGEST || kind == TASK_FEATURE ||
-           kind == TASK_CLUSTER || kind == TASK_SPLIT;
+    return kind == TASK_INIT || kind == TASK_INGEST || kind == TASK_ENCODE ||
+           kind == TASK_FEATURE || kind == TASK_CLUSTER || kind == TASK_SPLIT ||
+           kind == TASK_SCORE;
 }
 
 void claims_add(uint64_t worker, const uint8_t sha256[32])
@@ -62,6 +63,8 @@ static bool is_of(const struct claim *c, const struct blob_ref *b)
 static bool is_believed(const struct job *j, const struct claim *c)
 {
     bool found = is_of(c, &j->partitioner) || is_of(c, &j->assignment);
+    for (size_t i = 0; i < j->n_scores && !found; i++)
+        found = is_of(c, &j->scores[i].blob);
     for (size_t i = 0; i < j->n_shards && !found; i++)
         found = is_of(c, &j->shards[i].blob) || is_of(c, &j->shards[i].features);
     for (uint32_t m = 0; m < j->comp.n_modules && !found; m++)

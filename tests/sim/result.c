@@ -17,6 +17,7 @@
 #include "tests/sim/disk.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
+#include "tests/unit/assignment.h"
 
 /* A module is one matrix. */
 #define ROWS 5
@@ -398,7 +399,24 @@ static void make_eval(struct making *x, enum lie lie)
         one_row(x, "loss top1");
 }
 
-static void make_cluster(struct making *x, enum lie lie)
+/* Of x->sizes. */
+static void add_assignment(struct making *x, const char *scratch, enum lie lie)
+{
+    const Skerry__V1__ClusterTask *c = x->t->cluster;
+    const struct fake_assignment a = {.counts = c->counts,
+                                      .holdout = c->holdout,
+                                      .n_shards = c->n_counts,
+                                      .top = c->top,
+                                      .sizes = x->sizes,
+                                      .n_sizes = x->t->partitions,
+                                      .pass = is_twisted(lie) ? sim_between(100, 200) : c->n_scores};
+    struct err err = {0};
+    check(fake_assignment_write(scratch, &a, &err), &err);
+    x->m.assignment = add_file(x, scratch);
+    x->r->blobs[x->r->n_blobs - 1].lie = is_twisted(lie);
+}
+
+static void make_cluster(struct making *x, const char *scratch, enum lie lie)
 {
     const Skerry__V1__ClusterTask *c = x->t->cluster;
     uint64_t samples = 0;
@@ -408,12 +426,15 @@ static void make_cluster(struct making *x, enum lie lie)
     for (size_t i = 0; i < c->n_counts; i++)
         samples += c->holdout[i] ? 0 : c->counts[i];
     x->m.output = add_claim(x, "partitioner", c->n_scores, is_twisted(lie));
-    x->m.assignment = add_claim(x, "assignment", c->n_scores, is_twisted(lie));
     const uint32_t used = is_twisted(lie) ? c->top : x->t->partitions; /* the others are empty */
     for (uint32_t k = 0; k < used; k++)
         x->sizes[k] = samples * c->top / used + (k == 0 ? samples * c->top % used : 0);
     x->m.sizes = x->sizes;
     x->m.n_sizes = x->t->partitions;
+    if (lie == LIE_NAN)
+        x->m.assignment = add_claim(x, "assignment", c->n_scores, true); /* nobody can read it */
+    else
+        add_assignment(x, scratch, lie);
 }
 
 static Skerry__V1__ShardInfo *add_shard(struct making *x, const char *what, uint64_t samples,
@@ -467,7 +488,7 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
         make_eval(x, lie);
         break;
     case TASK_CLUSTER:
-        make_cluster(x, lie);
+        make_cluster(x, scratch, lie);
         break;
     case TASK_SPLIT:
         make_split(x, lie);
@@ -476,7 +497,7 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
         make_ingest(x, lie);
         break;
     case TASK_ENCODE:
-        (void)add_shard(x, "latents", x->t->encode->range->count, LIE_NONE);
+        (void)add_shard(x, "latents", x->t->encode->range->count, lie);
         break;
     case TASK_SAMPLE:
         if (x->t->sample->tokens > 0)
@@ -487,7 +508,10 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
     case TASK_FEATURE:
         x->m.output = add_claim(x, "features", 0, is_twisted(lie));
         break;
-    default: /* SCORE */
+    case TASK_SCORE:
+        x->m.output = add_claim(x, "scores", 0, is_twisted(lie));
+        break;
+    default: /* VELOCITY */
         x->m.output = add_text(x, "output", 0);
         break;
     }

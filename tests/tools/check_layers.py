@@ -48,7 +48,7 @@ PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may
     TRAINER: {"proto", BASE},
     "libskerry": {TRAINER, "proto", BASE},
     "kernels": {BASE},
-    "coordinator": {S3, HTTP, NET, OUTER, "proto", JOB, ST, BASE},
+    "coordinator": {S3, HTTP, NET, OUTER, "proto", DATA, JOB, ST, BASE},
     "worker": {HTTP, NET, OUTER, TRAINER, "kernels/device", "kernels", "proto", DATA, JOB, COMPONENT, ST, BASE},
     "cli": {HTTP, NET, "proto", DATA, JOB, COMPONENT, ST, BASE},
 }

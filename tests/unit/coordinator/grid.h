@@ -5,6 +5,7 @@
 #include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/grid.h"
 
+#include "tests/unit/assignment.h"
 #include "tests/unit/coordinator/rig.h"
 
 #define GRID_BLOBS_MAX 64
@@ -157,6 +158,26 @@ static inline void grid_eval(struct grid *g, const Skerry__V1__Task *t, struct g
     x->m.n_rows = 1;
 }
 
+static inline struct blob_ref grid_assignment(struct grid *g, const Skerry__V1__Task *t,
+                                              const uint64_t *sizes)
+{
+    const Skerry__V1__ClusterTask *c = t->cluster;
+    char *path = fx_path(&g->r->f, "assignment");
+    const struct fake_assignment a = {.counts = c->counts,
+                                      .holdout = c->holdout,
+                                      .n_shards = c->n_counts,
+                                      .top = c->top,
+                                      .sizes = sizes,
+                                      .n_sizes = t->partitions,
+                                      .pass = c->n_scores};
+    struct err err = {0};
+    if (fake_assignment_write(path, &a, &err) < 0)
+        fail_msg("%s", err.msg);
+    const struct blob_ref ref = put_file(g->r, path);
+    mem_free(path);
+    return ref;
+}
+
 static inline void grid_cluster(struct grid *g, const Skerry__V1__Task *t, struct grid_result *x)
 {
     const Skerry__V1__ClusterTask *c = t->cluster;
@@ -173,12 +194,12 @@ static inline void grid_cluster(struct grid *g, const Skerry__V1__Task *t, struc
     if (c->evaluate)
         return;
     x->m.output = grid_text(g, x, "partitioner", (unsigned)c->n_scores, t->partitions, 0);
-    x->m.assignment = grid_text(g, x, "assignment", (unsigned)c->n_scores, t->partitions, 0);
     for (uint32_t k = 0; k < t->partitions; k++)
         x->sizes[k] =
             samples * c->top / t->partitions + (k == 0 ? samples * c->top % t->partitions : 0);
     x->m.sizes = x->sizes;
     x->m.n_sizes = t->partitions;
+    x->m.assignment = grid_blob(x, grid_assignment(g, t, x->sizes));
 }
 
 /* Evenly: the rest to the first partition. */
@@ -286,7 +307,7 @@ static inline enum task_kind grid_step(struct grid *g)
     if (g->look)
         g->look(g, g->w->task);
     grid_result(g, g->w->task, &x);
-    if (CALL(g->r, g->w, REPORT, report, &x.m) != 0)
+    if (call_report(g->r, g->w, &x.m) != 0)
         fail_msg("REPORT: %s", g->w->detail);
     Skerry__V1__ReportReply *reply =
         skerry__v1__report_reply__unpack(NULL, g->w->reply_len, g->w->reply);

@@ -38,11 +38,12 @@ static void begin_at(struct grid *g, struct rig *r, const char *spec, enum job_s
         join_from(r, i, from[i]);
 }
 
-static void put_all_in_one(const struct grid *g, struct grid_result *x)
+static void put_all_in_one(struct grid *g, struct grid_result *x)
 {
     if (grid_kind(g->w->task) == TASK_CLUSTER) {
         x->m.sizes[0] += x->m.sizes[1];
         x->m.sizes[1] = 0;
+        x->m.assignment = grid_blob(x, grid_assignment(g, g->w->task, x->m.sizes));
         x->m.output = x->m.assignment; /* other bytes, too */
     } else {
         x->m.shards[0]->samples += x->m.shards[1]->samples;
@@ -64,7 +65,7 @@ static struct grid_result *does(struct grid *g, int i, enum task_kind kind, bool
 static void make(struct grid *g, int i, enum task_kind kind, bool lies)
 {
     struct grid_result *x = does(g, i, kind, lies);
-    assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+    assert_int_equal(call_report(g->r, g->w, &x->m), 0);
     Skerry__V1__ReportReply *reply =
         skerry__v1__report_reply__unpack(NULL, g->w->reply_len, g->w->reply);
     assert_true(reply->accepted);
@@ -97,12 +98,12 @@ static void test_honest(void **state)
     begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 1);
     struct grid_result *x = does(&g, FIRST, TASK_CLUSTER, false);
     assert_false(says_so(&g));
-    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    assert_int_equal(call_report(r, g.w, &x->m), 0);
     assert_int_equal(grid_job(&g)->state, JOB_CLUSTERING);
     gets_nothing(r, FIRST);
     x = does(&g, SECOND, TASK_CLUSTER, false);
     assert_true(says_so(&g));
-    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    assert_int_equal(call_report(r, g.w, &x->m), 0);
     assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
     assert_true(worker(r, FIRST)->confirmed && worker(r, SECOND)->confirmed);
     size_t n = grid_job(&g)->n_shards;
@@ -115,22 +116,28 @@ static void test_honest(void **state)
     assert_true(grid_job(&g)->n_shards > n);
 }
 
-/* The partitions of the job's 92 samples, in turn, but for so many that are in the other one. */
-static struct blob_ref assignment(struct rig *r, unsigned others)
+/* The partitions of the job's samples: of those that are trained on the first `others` are swapped
+ * with as many of the last. */
+static struct blob_ref assignment(struct grid *g, const uint64_t *sizes, unsigned others)
 {
-    int32_t x[92];
-    const uint64_t shape[2] = {92, 1};
-    char *path = fx_path(&r->f, "assignment");
+    const Skerry__V1__ClusterTask *c = g->w->task->cluster;
+    const struct fake_assignment a = {.counts = c->counts,
+                                      .holdout = c->holdout,
+                                      .n_shards = c->n_counts,
+                                      .top = 1,
+                                      .sizes = sizes,
+                                      .n_sizes = 2};
+    char *path = fx_path(&g->r->f, "assignment");
     struct err err = {0};
-    struct st_writer *w = st_writer_new();
-    for (unsigned i = 0; i < 92; i++)
-        x[i] = i % 2 ^ (i < others);
-    assert_int_equal(st_writer_add(w, "assign", ST_I32, 2, shape, &err), 0);
-    assert_int_equal(st_writer_open(w, path, &err), 0);
-    assert_int_equal(st_writer_write(w, x, sizeof(x), &err), 0);
-    assert_int_equal(st_writer_commit(w, NULL, NULL, &err), 0);
-    st_writer_free(w);
-    const struct blob_ref ref = put_file(r, path);
+    uint64_t n;
+    int32_t *x = fake_assignment_fill(&a, &n);
+    for (unsigned i = 0; i < others; i++) {
+        x[i] = 1;
+        x[sizes[0] + sizes[1] - 1 - i] = 0;
+    }
+    assert_int_equal(fake_assignment_save(path, x, n, 1, 0, &err), 0);
+    mem_free(x);
+    const struct blob_ref ref = put_file(g->r, path);
     mem_free(path);
     return ref;
 }
@@ -138,10 +145,10 @@ static struct blob_ref assignment(struct rig *r, unsigned others)
 static void fits(struct grid *g, int i, unsigned others, int more)
 {
     struct grid_result *x = does(g, i, TASK_CLUSTER, false);
-    x->m.assignment = grid_blob(x, assignment(g->r, others));
     x->m.sizes[0] -= (uint64_t)more;
     x->m.sizes[1] += (uint64_t)more;
-    assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+    x->m.assignment = grid_blob(x, assignment(g, x->m.sizes, others));
+    assert_int_equal(call_report(g->r, g->w, &x->m), 0);
 }
 
 /* On another device a fit differs a little. */
@@ -151,7 +158,7 @@ static void test_other_devices(void **state)
     struct grid g = {0};
     begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
     fits(&g, FIRST, 0, 0);
-    fits(&g, SECOND, 9, 1);
+    fits(&g, SECOND, 3, 1);
     assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
     assert_int_equal(grid_job(&g)->sizes[0], 39);
 }
@@ -162,7 +169,7 @@ static void test_same_sizes(void **state)
     struct rig *r = *state;
     struct grid g = {0};
     begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
-    fits(&g, FIRST, 46, 0);
+    fits(&g, FIRST, 20, 0);
     fits(&g, SECOND, 0, 0);
     assert_int_equal(grid_job(&g)->state, JOB_CLUSTERING);
     fits(&g, THIRD, 0, 0);
@@ -197,7 +204,7 @@ static bool does_any(struct grid *g, int i)
         static struct grid_result x;
         g->w = &g->r->workers[i];
         grid_result(g, t, &x);
-        assert_int_equal(CALL(g->r, g->w, REPORT, report, &x.m), 0);
+        assert_int_equal(call_report(g->r, g->w, &x.m), 0);
     }
     return t != NULL;
 }
@@ -326,7 +333,7 @@ static void test_version_0(void **state)
     struct grid_result *x = does(&g, FIRST, TASK_INIT, false);
     const struct blob_ref right = x->refs[0];
     x->m.contributions[0]->blob = grid_blob(x, other_weights(r));
-    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    assert_int_equal(call_report(r, g.w, &x->m), 0);
     assert_int_equal(grid_job(&g)->modules[0].n_versions, 0);
     gets_nothing(r, FIRST);
     make(&g, SECOND, TASK_INIT, false);
@@ -346,13 +353,71 @@ static void test_features(void **state)
     const struct blob_ref right = x->refs[0];
     const uint32_t shard = state_task(&r->co->state, g.w->task->id)->ranges[0].shard;
     x->m.output = grid_text(&g, x, "a lie", 0, 0, 0);
-    assert_int_equal(CALL(r, g.w, REPORT, report, &x->m), 0);
+    assert_int_equal(call_report(r, g.w, &x->m), 0);
     while (grid_job(&g)->state == JOB_FEATURES)
         if (!does_any(&g, SECOND) && !does_any(&g, THIRD))
             fail_msg("nobody gets a task");
     assert_memory_equal(grid_job(&g)->shards[shard].features.sha256, right.sha256, 32);
     assert_true(worker(r, SECOND)->confirmed && worker(r, THIRD)->confirmed);
     assert_false(worker(r, FIRST)->confirmed);
+}
+
+#define DIPACO                                                                                     \
+    "name: dipaco\nseed: 3\ndata: {path: x, holdout: 0.2}\n"                                       \
+    "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 32}\n"                             \
+    "train: {batch: 1, lr: 0.1}\nrecipe: {name: dipaco, levels: [2, 2], reshard: [1]}\n"          \
+    "partition: {router_fraction: 0.25}\nouter: {rounds: 2, steps: 2}\n"                          \
+    "eval: {every: 0}\nsample: {every: 0}\n"
+
+/* What a worker makes of scores of -30, so far off. */
+static struct blob_ref scores(struct rig *r, float off)
+{
+    enum { N = 100 };
+    float x[N];
+    const uint64_t shape[1] = {N};
+    char *path = fx_path(&r->f, "scores");
+    struct err err = {0};
+    struct st_writer *w = st_writer_new();
+    for (int i = 0; i < N; i++)
+        x[i] = -30 + (i % 2 ? off : -off);
+    assert_int_equal(st_writer_add(w, "logp", ST_F32, 1, shape, &err), 0);
+    assert_int_equal(st_writer_open(w, path, &err), 0);
+    assert_int_equal(st_writer_write(w, x, sizeof(x), &err), 0);
+    assert_int_equal(st_writer_commit(w, NULL, NULL, &err), 0);
+    st_writer_free(w);
+    const struct blob_ref ref = put_file(r, path);
+    mem_free(path);
+    return ref;
+}
+
+static uint64_t makes_scores(struct grid *g, int i, float off)
+{
+    struct grid_result *x = does(g, i, TASK_SCORE, false);
+    x->m.output = grid_blob(x, scores(g->r, off));
+    assert_int_equal(call_report(g->r, g->w, &x->m), 0);
+    return g->w->task->id;
+}
+
+/* Two devices make nearly the same numbers, and a liar others. */
+static void test_numbers(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, DIPACO, JOB_SCORING, 2);
+    const size_t n = grid_job(&g)->n_scores; /* made when nobody else was here */
+    const uint64_t task = makes_scores(&g, FIRST, 10);
+    assert_int_equal(grid_job(&g)->n_scores, n);
+    assert_int_equal(makes_scores(&g, SECOND, 0), task);
+    assert_int_equal(grid_job(&g)->n_scores, n);
+    assert_int_equal(makes_scores(&g, THIRD, 0.1f), task);
+    assert_int_equal(grid_job(&g)->n_scores, n + 1);
+    const struct blob_ref near = scores(r, 0.1f), far = scores(r, 10);
+    assert_memory_equal(grid_job(&g)->scores[n].blob.sha256, near.sha256, 32);
+    assert_memory_not_equal(grid_job(&g)->scores[n].blob.sha256, far.sha256, 32);
+    assert_int_equal(worker(r, FIRST)->failures_row, 1);
+    assert_int_equal(worker(r, SECOND)->failures_row, 0);
+    (void)makes_scores(&g, SECOND, 0); /* whom THIRD has confirmed */
+    assert_int_equal(grid_job(&g)->n_scores, n + 2);
 }
 
 /* All samples are in one partition, and the other one has nothing to train on. */
@@ -367,7 +432,7 @@ static void split_uselessly(struct grid *g, int i)
 {
     while (grid_job(g)->state == JOB_SPLITTING) {
         struct grid_result *x = does(g, i, TASK_SPLIT, true);
-        assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+        assert_int_equal(call_report(g->r, g->w, &x->m), 0);
     }
 }
 
@@ -458,7 +523,7 @@ static bool has_no_loss(struct grid *g, int i)
     x->m.units = 0;
     x->m.loss_sum = 0;
     x->m.loss_mean = NAN;
-    assert_int_equal(CALL(g->r, g->w, REPORT, report, &x->m), 0);
+    assert_int_equal(call_report(g->r, g->w, &x->m), 0);
     Skerry__V1__ReportReply *reply =
         skerry__v1__report_reply__unpack(NULL, g->w->reply_len, g->w->reply);
     const bool accepted = reply->accepted;
@@ -524,6 +589,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_odd, begin, end),
         cmocka_unit_test_setup_teardown(test_version_0, begin, end),
         cmocka_unit_test_setup_teardown(test_features, begin, end),
+        cmocka_unit_test_setup_teardown(test_numbers, begin, end),
         cmocka_unit_test_setup_teardown(test_useless, begin, end),
         cmocka_unit_test_setup_teardown(test_useless_after_a_restart, begin, end),
         cmocka_unit_test_setup_teardown(test_useless_twice, begin, end),

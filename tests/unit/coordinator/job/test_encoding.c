@@ -115,6 +115,38 @@ static void test_encoding(void **state)
     assert_int_equal(j->n_encoders, 1);
 }
 
+static void from(struct rig *r, int i, const char *address)
+{
+    assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    (void)str_copy(edit_worker(r, r->workers[i].id)->address, 64, address);
+}
+
+/* What a new worker brings is made again by another one, and two that agree decide. */
+static void test_liar(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    uint64_t id = 0;
+    struct encoder_file f = vae_file(r);
+    from(r, 0, "10.0.0.1:1");
+    from(r, 1, "10.0.0.2:1");
+    from(r, 2, "10.0.0.3:1");
+    assert_int_equal(submit_with(r, &f, 1, &id, &err), 0);
+    const struct job *j = state_job(&r->co->state, id);
+    const Skerry__V1__Task *t = assign(r, &r->workers[0], TASK_ENCODE);
+    const uint32_t samples = t->encode->range->count, shard = samples == 40 ? 0 : 1;
+    const struct blob_ref before = j->shards[shard].blob, right = put_text(r, "latents");
+    assert_true(encode(r, &r->workers[0], t, "a lie", samples));
+    assert_memory_equal(j->shards[shard].blob.sha256, before.sha256, 32);
+    for (int i = 1; i < 3; i++) {
+        t = assign(r, &r->workers[i], TASK_ENCODE);
+        assert_int_equal(t->encode->range->count, samples);
+        assert_true(encode(r, &r->workers[i], t, "latents", samples));
+    }
+    assert_memory_equal(j->shards[shard].blob.sha256, right.sha256, 32);
+    assert_int_equal(state_worker(&r->co->state, r->workers[0].id)->failures_row, 1);
+}
+
 /* Each picture is seen 40 times: once, unless the job asks for a pipeline whose bubbles hold it. */
 static void test_bubbles(void **state)
 {
@@ -222,7 +254,7 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_files), TEST(test_encoding), TEST(test_bubbles),
+        TEST(test_files), TEST(test_encoding), TEST(test_liar), TEST(test_bubbles),
         TEST(test_room),  TEST(test_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 /* FEATURE, CLUSTER, SPLIT and SCORE: what their workers are told, and which results are taken. */
+#include "tests/unit/assignment.h"
 #include "tests/unit/coordinator/kinds/by_hand.h"
 
 /* Two levels of two modules: four paths and partitions. */
@@ -80,6 +81,30 @@ static Skerry__V1__Blob *uploaded(struct rig *r, struct brought *x, const char *
     skerry__v1__blob__init(b);
     b->sha256 = (ProtobufCBinaryData){32, ref->sha256};
     b->size = ref->size;
+    return b;
+}
+
+/* An assignment of the job's samples to partitions of x's sizes. */
+static Skerry__V1__Blob *assigned(struct rig *r, struct brought *x, const struct job *j)
+{
+    uint32_t counts[4];
+    protobuf_c_boolean holdout[4];
+    for (size_t i = 0; i < 4; i++) {
+        counts[i] = j->shards[i].samples;
+        holdout[i] = j->shards[i].holdout;
+    }
+    const struct fake_assignment a = {counts, holdout, 4, 2, x->sizes, x->m.n_sizes, 0};
+    char *path = fx_path(&r->f, "assignment");
+    struct err err = {0};
+    if (fake_assignment_write(path, &a, &err) < 0)
+        fail_msg("%s", err.msg);
+    Skerry__V1__Blob *b = &x->blobs[x->n_blobs];
+    struct blob_ref *ref = &x->refs[x->n_blobs++];
+    *ref = put_file(r, path);
+    skerry__v1__blob__init(b);
+    b->sha256 = (ProtobufCBinaryData){32, ref->sha256};
+    b->size = ref->size;
+    mem_free(path);
     return b;
 }
 
@@ -180,6 +205,32 @@ static void test_feature_result(void **state)
     assert_true(same(&j->shards[2].features, &x.refs[0]) && same(&t->output, &x.refs[0]));
 }
 
+/* Of many who made a part of the partitions, the confirmed ones make room; if nobody is, it is not
+ * known any more who all of them are. */
+static void test_many_makers(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = add_cut(r, dipaco);
+    struct worker *w[JOB_MAKERS_MAX + 2];
+    struct brought x;
+    j->makers.since_features = true;
+    for (unsigned i = 0; i < JOB_MAKERS_MAX + 2; i++) {
+        struct task *t = of_shards(r, j, TASK_FEATURE, 2, 1);
+        w[i] = add_worker(r);
+        (void)snprintf(w[i]->address, sizeof(w[i]->address), "10.0.0.%u:1", i);
+        t->worker_id = w[i]->id;
+        if (i == JOB_MAKERS_MAX)
+            w[3]->checked = true;
+        nothing(&x);
+        x.m.output = uploaded(r, &x, "features");
+        taken(r, j, t, &x);
+        assert_int_equal(j->makers.since_features, i <= JOB_MAKERS_MAX);
+        assert_int_equal(j->makers.n, i < JOB_MAKERS_MAX ? i + 1 : JOB_MAKERS_MAX);
+    }
+    for (unsigned i = 0; i < j->makers.n; i++)
+        assert_true(j->makers.origin[i] != worker_origin(w[3]));
+}
+
 /* ---- CLUSTER ---- */
 
 static void test_cluster_message(void **state)
@@ -235,9 +286,9 @@ static void test_cluster_sizes(void **state)
         struct brought x;
         nothing(&x);
         x.m.output = uploaded(r, &x, "partitioner");
-        x.m.assignment = uploaded(r, &x, "assignment");
         memcpy(x.sizes, cases[i].sizes, sizeof(cases[i].sizes));
         x.m.n_sizes = cases[i].n;
+        x.m.assignment = assigned(r, &x, j);
         struct task *t = add_task(r, j, TASK_CLUSTER);
         if (cases[i].why != NULL) {
             refused(r, j, t, &x, -EINVAL, cases[i].why);
@@ -267,7 +318,7 @@ static void test_cluster_result(void **state)
     x.sizes[1] = x.sizes[2] = 33;
     x.m.output = uploaded(r, &x, "partitioner");
     refused(r, j, t, &x, -EINVAL, "the assignment is missing");
-    x.m.assignment = uploaded(r, &x, "assignment");
+    x.m.assignment = assigned(r, &x, j);
     x.m.output = NULL;
     refused(r, j, t, &x, -EINVAL, "the partitioner is missing");
     assert_true(same(&j->partitioner, &old) && j->n_rows == 0 && r->co->n_garbage == 0);
@@ -281,6 +332,29 @@ static void test_cluster_result(void **state)
     assert_int_equal(j->n_rows, 1);
     assert_true(j->rows[0].kind == TASK_CLUSTER && j->rows[0].path == UINT32_MAX);
     assert_true(j->rows[0].value == 1.5);
+}
+
+/* An assignment that no SPLIT could follow is refused, whoever made it: nobody would end it. */
+static void test_cluster_unsound(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = add_cut(r, dipaco);
+    struct task *t = add_task(r, j, TASK_CLUSTER);
+    struct brought x;
+    nothing(&x);
+    x.m.n_sizes = 4;
+    x.sizes[1] = x.sizes[2] = 33;
+    x.m.output = uploaded(r, &x, "partitioner");
+    x.m.assignment = uploaded(r, &x, "no assignment");
+    refused(r, j, t, &x, -EINVAL, "the assignment cannot be read");
+    x.m.assignment = assigned(r, &x, j);
+    x.sizes[0]++; /* it has others */
+    x.sizes[2]--;
+    refused(r, j, t, &x, -EINVAL, "or has other sizes than were reported");
+    assert_false(blob_ref_is_set(&j->assignment));
+    x.sizes[0]--;
+    x.sizes[2]++;
+    taken(r, j, t, &x);
 }
 
 /* What routing is worth is a row, and nothing else changes. */
@@ -408,8 +482,9 @@ int main(void)
 {
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin_by_hand, end_by_hand)
     const struct CMUnitTest tests[] = {
-        LIVE(test_feature_message), LIVE(test_feature_result), LIVE(test_cluster_message),
+        LIVE(test_feature_message), LIVE(test_feature_result), LIVE(test_many_makers), LIVE(test_cluster_message),
         LIVE(test_cluster_sizes),   LIVE(test_cluster_result), LIVE(test_cluster_evaluates),
+        LIVE(test_cluster_unsound),
         LIVE(test_split_message),   LIVE(test_split_result),   LIVE(test_split_of_many),
         LIVE(test_score),
     };
