@@ -7,7 +7,9 @@
 #include "common/job/family.h"
 #include "coordinator/job/agree.h"
 #include "coordinator/job/folds.h"
+#include "coordinator/job/remake.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/work/gc.h"
 
 /* Asks for the module of index 0 of each level: the others begin with the same values. */
 static void init_message(struct message *b, Skerry__V1__Task *msg)
@@ -68,6 +70,10 @@ static void adopt_level(struct coordinator *co, struct job *j, const struct task
             .at_unix_ms = (int64_t)clock_wall_ms(),
         };
         m->params = params;
+        if (m->n_versions > 0) {
+            gc_drop(co, &m->versions[0].full);
+            module_drop_first(m);
+        }
         folds_adopt(co, j, m, &v);
     }
 }
@@ -77,12 +83,20 @@ static bool init_waits(struct coordinator *co, struct job *j, struct task *t,
                        const struct blob_ref *made, size_t n)
 {
     struct agree_result result = {0};
-    struct hash h;
-    hash_init(&h);
-    for (size_t i = 0; i < n; i++)
-        result_hash_blob(&h, &made[i]);
-    hash_final(&h, result.hash);
+    remake_hash(made, n, result.hash);
     return !job_family(&j->spec)->external && !agree_hear(co, j, t, &result);
+}
+
+/* Is it made again (remake.h), and other than before? */
+static bool replaces(const struct job *j, uint32_t network, const struct blob_ref *made)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++) {
+        const struct module_rec *m = &j->modules[i];
+        if (m->network == network && m->n_versions > 0 &&
+            memcmp(m->versions[0].full.sha256, made[m->level].sha256, 32) != 0)
+            return true;
+    }
+    return false;
 }
 
 /* One contribution per level of the task's network, to its module of index 0. */
@@ -110,11 +124,17 @@ static int init_apply(struct coordinator *co, struct job *j, struct task *t,
     }
     if (rc == 0 && init_waits(co, j, t, made, n))
         rc = KIND_WAITS;
-    if (rc == 0)
-        result_rows(co, j, t, r);
-    for (uint32_t l = 0; l < n && rc == 0; l++)
+    if (rc != 0)
+        return rc;
+    result_rows(co, j, t, r);
+    const bool first = of[0]->n_versions == 0;
+    if (!first && (!replaces(j, network, made) || !remake_may(&co->state, j, network)))
+        return 0; /* nothing was wrong with it */
+    for (uint32_t l = 0; l < n; l++)
         adopt_level(co, j, t, of[l], &made[l], params[l]);
-    return rc;
+    if (!first)
+        remake_begin_anew(co, j, network);
+    return 0;
 }
 
 const struct kind kind_init = {.message = init_message, .apply = init_apply};

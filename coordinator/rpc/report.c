@@ -1,5 +1,6 @@
 #include "coordinator/rpc/report.h"
 
+#include "coordinator/job/remake.h"
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/work/member.h"
@@ -367,6 +368,8 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
                     : diverged    ? FAULT_DIVERGED
                                   : FAULT_TASK,
                     reason);
+        if (!program && !diverged && task_is_open(t))
+            remake_consider(co, state_job(&co->state, t->job_id), t, w);
         if (!program && !diverged) /* after it: what it was before counts for the task */
             member_failed(co, w);
     }

@@ -27,6 +27,12 @@ void module_add_version(struct module_rec *m, const struct version_rec *v)
     m->untold++;
 }
 
+void module_drop_first(struct module_rec *m)
+{
+    mem_free(m->versions[0].provenance);
+    m->n_versions = m->untold = m->handed = 0;
+}
+
 unsigned module_told(const struct module_rec *m)
 {
     return m->n_versions > m->untold ? m->n_versions - m->untold : 0;

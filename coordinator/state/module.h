@@ -61,6 +61,8 @@ static inline struct module_rec *module_memory(const struct module_rec *m)
 const struct version_rec *module_version(const struct module_rec *m, uint64_t version);
 /* The oldest version if there is no room for another one; else NULL. */
 const struct version_rec *module_oldest(const struct module_rec *m);
+/* Forgets its only version, in whose place another one comes. */
+void module_drop_first(struct module_rec *m);
 /* How many versions are in a finished commit, from the oldest on. */
 unsigned module_told(const struct module_rec *m);
 /* Adds a version, which is untold; the oldest makes room.  Takes v->provenance. */

@@ -49,7 +49,7 @@ static void report(const struct world_figures *f, uint64_t worlds)
         "%llu results accepted, "
         "%llu versions (%llu restored), "
         "%llu outer steps of workers (%llu false files), %llu false results that others can "
-        "make (%llu believed), %llu phases done once more, "
+        "make (%llu believed), %llu versions 0 made again, %llu phases done once more, "
         "%llu verdicts "
         "(%llu refused), %llu late phases and %llu last snapshots folded, %llu things read over "
         "HTTP, %llu revocations, looked %llu times: all "
@@ -61,6 +61,7 @@ static void report(const struct world_figures *f, uint64_t worlds)
         (unsigned long long)f->taken_over, (unsigned long long)o.results,
         (unsigned long long)o.versions, (unsigned long long)o.restored, (unsigned long long)o.steps,
         (unsigned long long)o.lies, (unsigned long long)o.claims, (unsigned long long)o.believed,
+        (unsigned long long)o.remade,
         (unsigned long long)o.checks, (unsigned long long)o.verdicts, (unsigned long long)o.refused,
         (unsigned long long)o.folded_late, (unsigned long long)o.parts, (unsigned long long)o.shown,
         (unsigned long long)o.revoked, (unsigned long long)o.looks, (double)f->calm_ms / 60000);

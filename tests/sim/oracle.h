@@ -6,10 +6,10 @@
  *
  *   results     one that was acknowledged is on record as done, for good
  *   jobs        a submission or cancellation that was acknowledged stays; nothing else ends a job
- *   versions    only grow; one that was told has the same bits for ever, and is made of
- *               contributions that were acknowledged, each of them once
+ *   versions    only grow; one that was told has the same bits for ever (0: once somebody has
+ *               trained from it), and is made of contributions that were acknowledged, each once
  *   lies        none is of what a worker has made wrong on purpose
- *   claims      archives, partitions and versions 0 are what honest workers make of them, where all
+ *   claims      archives, latents, scores, partitions and versions 0 are what honest workers make of them, where all
  *               are compared and two honest workers from other places are here
  *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
  *               phases have used
@@ -69,6 +69,7 @@ struct oracle_figures {
     uint64_t steps, lies;        /* outer steps of workers; files of such that were false */
     uint64_t checks;             /* phases that were done once more */
     uint64_t claims, believed;   /* false blobs of results that others can make; that counted */
+    uint64_t remade;             /* versions 0 that fitted no network, and were made again */
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 

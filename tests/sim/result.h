@@ -45,6 +45,8 @@ struct result {
 
 /* The weights of a version 0, in a new file. */
 void result_begin(const char *path);
+/* Can a phase begin with this version? */
+bool result_fits(const char *path);
 
 /* The blobs that an outer step is made of: how many there are. */
 size_t result_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob *ret[RESULT_NEEDS_MAX]);

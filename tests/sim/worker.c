@@ -5,6 +5,7 @@
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "coordinator/state/task.h"
 #include "proto/skerry.pb-c.h"
 #include "tests/sim/cache.h"
 #include "tests/sim/claims.h"
@@ -279,6 +280,8 @@ static enum lie some_lie(struct worker_sim *w)
         return LIE_MEMORY;
     if (!w->evil || (w->sly && w->task->outer == NULL) || !sim_chance(700))
         return LIE_NONE;
+    if ((int)w->task->kind == TASK_INIT && sim_chance(400))
+        return LIE_NAN; /* of no network */
     if (w->task->train == NULL && w->task->outer == NULL && sim_chance(500))
         return LIE_HUGE; /* which nobody sees in a result that others can make again */
     return w->sly ? (enum lie)sim_between(LIE_HUGE, LIE_BASE) : (enum lie)sim_below(LIES);
@@ -339,6 +342,15 @@ static bool build(struct worker_sim *w)
     return right;
 }
 
+/* Even a liar cannot train from what fits no network. */
+static bool fits(const struct worker_sim *w)
+{
+    for (size_t i = 0; i < w->task->n_modules; i++)
+        if (w->bases[i] != NULL && !result_fits(w->bases[i]))
+            return false;
+    return true;
+}
+
 static void ask_expert(struct worker_sim *w)
 {
     result_input(w->task, w->asks, &w->snapshot);
@@ -378,7 +390,7 @@ static void step(void *arg)
     if (w->work == WORK_FETCHES) {
         if (fetch(w))
             return;
-        if (w->task->train != NULL && !build(w)) {
+        if (w->task->train != NULL && (!build(w) || !fits(w))) {
             finish(w, LIE_FAILED);
             return;
         }
@@ -453,6 +465,8 @@ static void join(struct worker_sim *w)
     m.device = (char *)(uintptr_t) "none";
     m.version = release(w, other);
     m.allows_trainers = w->number % 3 == 0;
+    m.reads = w->number % 5 == 4 ? SKERRY__V1__READS__READS_UNSPECIFIED
+                                 : SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     m.price_per_hour = w->number % 2;
     m.instance.data = w->instance;
     m.identity.data = w->identity;
