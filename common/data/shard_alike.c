@@ -60,16 +60,15 @@ static bool look_at(const struct shard *a, const struct shard *b, size_t at, dou
     if (!moments_parse(a->samples[at].data, a->samples[at].len, &m) || m.sides == 0)
         return true; /* of a picture that cannot be read */
     uint16_t *room = mem_try_array(m.values, 2 * sizeof(*room));
-    const bool same =
-        room != NULL && same_moments(&a->samples[at], &b->samples[at], apart, room);
+    const bool same = room != NULL && same_moments(&a->samples[at], &b->samples[at], apart, room);
     mem_free(room);
     return same;
 }
 
 static bool same_shards(const struct shard *a, const struct shard *b, unsigned looks, double apart)
 {
-    bool same = a->kind == SHARD_LATENTS && b->kind == SHARD_LATENTS && a->n == b->n &&
-                a->dim == b->dim;
+    bool same =
+        a->kind == SHARD_LATENTS && b->kind == SHARD_LATENTS && a->n == b->n && a->dim == b->dim;
     for (size_t i = 0; same && i < a->n; i++)
         same = same_sample(&a->samples[i], &b->samples[i], a->dim);
     for (size_t i = 0; same && i < looks && i < a->n; i++) {

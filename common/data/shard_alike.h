@@ -8,8 +8,8 @@
 #include "common/base/base.h"
 
 /* All samples must have equal names, classes, captions, features, keys and shapes.  Of `looks`
- * samples drawn by chance, or of all if they are fewer, |a - b| <= apart |b| must hold for the means
- * and for the logarithms of the variances, of each side. */
+ * samples drawn by chance, or of all if they are fewer, |a - b| <= apart |b| must hold for the
+ * means and for the logarithms of the variances, of each side. */
 bool shard_alike(const char *a, const char *b, unsigned looks, double apart);
 
 #endif

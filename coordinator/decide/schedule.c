@@ -145,8 +145,7 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
 {
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
            a->network == b->network && a->lag == b->lag && a->needs_trainers == b->needs_trainers &&
-           a->reads == b->reads &&
-           a->needs_helper == b->needs_helper && a->phase == b->phase &&
+           a->reads == b->reads && a->needs_helper == b->needs_helper && a->phase == b->phase &&
            a->needs_spare == b->needs_spare && a->spares_makers == b->spares_makers &&
            a->needs_known == b->needs_known && (a->owner == 0) == (b->owner == 0);
 }

@@ -10,8 +10,8 @@
  *           decide; the other is quarantined if it copied samples otherwise, and has failed with
  *           the other kinds
  *
- * A result is the same if it has the same bytes.  What is computed has on equal devices; on others a
- * thread compares the files (alike.h), and the sizes of partitions may differ by AGREE_APART.
+ * A result is the same if it has the same bytes.  What is computed has on equal devices; on others
+ * a thread compares the files (alike.h), and the sizes of partitions may differ by AGREE_APART.
  * Version 0 of a user's program is not compared: it may draw other values each time.
  * A confirmed worker's results count at once, but for one in AGREE_ONE_IN, and for odd ones:
  * possible, but not what was to be expected.
@@ -39,9 +39,9 @@ struct agree_result {
     bool odd;
 };
 
-/* Whether all is known that agree_hear() needs.  -EAGAIN: a thread looks at its file, alone or beside
- * that of another worker, and the result is to be reported again.  -EINVAL: it is an assignment that
- * nobody can follow. */
+/* Whether all is known that agree_hear() needs.  -EAGAIN: a thread looks at its file, alone or
+ * beside that of another worker, and the result is to be reported again.  -EINVAL: it is an
+ * assignment that nobody can follow. */
 int agree_look(struct coordinator *co, const struct job *j, struct task *t,
                const struct agree_result *result, struct err *err);
 /* Whether the result that the worker of t has reported counts.  False: it is noted. */

@@ -10,9 +10,9 @@
 
 /* How far apart numbers may be: |a - b| / |b| of each block, or of a picture's latents. */
 #define ALIKE_APART 0.05
-#define ALIKE_EQUAL 0.9 /* of an assignment's entries */
-#define ALIKE_BLOCK 1024 /* neighbouring entries */
-#define ALIKE_BLOCKS 256 /* of a tensor, or all if they are fewer */
+#define ALIKE_EQUAL 0.9   /* of an assignment's entries */
+#define ALIKE_BLOCK 1024  /* neighbouring entries */
+#define ALIKE_BLOCKS 256  /* of a tensor, or all if they are fewer */
 #define ALIKE_PICTURES 64 /* or all */
 
 enum alike_of {
@@ -22,6 +22,7 @@ enum alike_of {
     ALIKE_LATENTS,    /* a shard of them */
 };
 
+/* False also where one cannot be read. */
 bool alike_files(enum alike_of of, const char *a, const char *b);
 
 #endif

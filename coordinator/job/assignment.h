@@ -21,6 +21,7 @@ struct assignment {
     size_t n_sizes;
 };
 
+/* False also where it cannot be read. */
 bool assignment_is(const char *path, const struct assignment *a);
 void assignment_release(struct assignment *a); /* frees its arrays */
 

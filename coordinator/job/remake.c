@@ -90,9 +90,9 @@ void remake_consider(struct coordinator *co, struct job *j, const struct task *f
              "%.300s",
              (ull)j->id, (ull)by->id, by->name, failed->reason);
     task_requeue(co, t, "a worker could not begin with version 0: it is made again");
-    t->not_before_ms = core_now(co) + ((uint64_t)WAIT_MS << (t->failures < WAIT_DOUBLED_MAX
-                                                                 ? t->failures
-                                                                 : WAIT_DOUBLED_MAX));
+    t->not_before_ms =
+        core_now(co) +
+        ((uint64_t)WAIT_MS << (t->failures < WAIT_DOUBLED_MAX ? t->failures : WAIT_DOUBLED_MAX));
     t->failures++;
 }
 

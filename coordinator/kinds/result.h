@@ -26,8 +26,8 @@ int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__
 /* Adds what a result names to the hash by which two of them are compared (agree.h). */
 void result_hash_blob(struct hash *h, const struct blob_ref *b);
 void result_hash_shards(struct hash *h, const struct shard_rec *made, size_t n);
-/* Must another worker make the file of t's result again (agree.h)?  As kind.apply: 0: no; KIND_WAITS;
- * or negative. */
+/* Must another worker make the file of t's result again (agree.h)?  As kind.apply: 0: no;
+ * KIND_WAITS; or negative. */
 int result_file_waits(struct coordinator *co, struct job *j, struct task *t,
                       const struct blob_ref *made, enum alike_of of, struct err *err);
 

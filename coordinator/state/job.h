@@ -189,8 +189,8 @@ struct bad_place {
 struct job_makers {
     uint64_t origin[JOB_MAKERS_MAX];
     unsigned n;
-    bool since_features; /* all are noted, from the features on: false after a restart in between, or
-                            if there were too many */
+    bool since_features; /* all are noted, from the features on: false after a restart in between,
+                            or if there were too many */
 };
 
 /* The newest step trace (what each device of a worker did in a step), as the worker sent it.

@@ -163,7 +163,7 @@ struct task_told {
     uint64_t worker, origin;
     uint32_t attempt;
     uint8_t hash[32];
-    struct blob_ref file; /* that is compared if the hash differs; size 0: none is */
+    struct blob_ref file;  /* that is compared if the hash differs; size 0: none is */
     struct task_look look; /* at it and the newest other one */
     size_t n_sizes;
     uint64_t sizes[]; /* of the partitions, in CLUSTER's */
@@ -226,8 +226,8 @@ struct task {
     struct task_told *told[TASK_TOLD_MAX]; /* the kinds of coordinator/job/agree.h */
     unsigned n_told;
     struct task_look sound; /* its newest result by itself */
-    bool agreed;       /* two made its result alike */
-    uint64_t not_from; /* the origin whose workers do not have it, as it is to judge them */
+    bool agreed;            /* two made its result alike */
+    uint64_t not_from;      /* the origin whose workers do not have it, as it is to judge them */
     struct {
         uint64_t worker_id;
         uint64_t next; /* it has told the points of smaller steps */

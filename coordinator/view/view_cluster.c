@@ -474,8 +474,7 @@ static void tally_worker(const struct coordinator *co, const struct job *j, cons
     n->able += can;
     n->old += j != NULL && w->reads < query_reads(j);
     n->quarantined += w->quarantined_until_ms > present;
-    n->small +=
-        j != NULL && query_is_small(j, t->kind, query_network(j, t), w, present);
+    n->small += j != NULL && query_is_small(j, t->kind, query_network(j, t), w, present);
     n->helpers += !worker_goes(w) && (now == NULL || !task_is_remote(now));
     if (n->idle == NULL && w->parked != NULL)
         n->idle = w;

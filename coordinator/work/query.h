@@ -29,8 +29,8 @@ bool query_is_able(const struct job *j, enum task_kind kind, const struct worker
  */
 bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
                     const struct worker *w, uint64_t now_ms);
-/* Whether the worker may be given such tasks of the job: it is able, and has not reported lately that
- * they need too much memory. */
+/* Whether the worker may be given such tasks of the job: it is able, and has not reported lately
+ * that they need too much memory. */
 bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
                 uint64_t now_ms);
 /* Whether the worker, which waits for a task, could be given this one now. */

@@ -39,8 +39,7 @@ void claims_count(uint64_t *ret_claims, uint64_t *ret_believed)
 bool claims_made_again(enum task_kind kind)
 {
     return kind == TASK_INIT || kind == TASK_INGEST || kind == TASK_ENCODE ||
-           kind == TASK_FEATURE || kind == TASK_CLUSTER || kind == TASK_SPLIT ||
-           kind == TASK_SCORE;
+           kind == TASK_FEATURE || kind == TASK_CLUSTER || kind == TASK_SPLIT || kind == TASK_SCORE;
 }
 
 void claims_add(uint64_t worker, const uint8_t sha256[32])

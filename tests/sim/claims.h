@@ -1,6 +1,6 @@
 /* What evil workers bring in place of results that others can make again: archives, latents,
- * versions 0, features, scores and partitions.  Where all of them are compared none may count while two honest workers
- * from other places are here. */
+ * versions 0, features, scores and partitions.  Where all of them are compared none may count while
+ * two honest workers from other places are here. */
 #ifndef TESTS_SIM_CLAIMS_H
 #define TESTS_SIM_CLAIMS_H
 

@@ -61,10 +61,10 @@ static void report(const struct world_figures *f, uint64_t worlds)
         (unsigned long long)f->taken_over, (unsigned long long)o.results,
         (unsigned long long)o.versions, (unsigned long long)o.restored, (unsigned long long)o.steps,
         (unsigned long long)o.lies, (unsigned long long)o.claims, (unsigned long long)o.believed,
-        (unsigned long long)o.remade,
-        (unsigned long long)o.checks, (unsigned long long)o.verdicts, (unsigned long long)o.refused,
-        (unsigned long long)o.folded_late, (unsigned long long)o.parts, (unsigned long long)o.shown,
-        (unsigned long long)o.revoked, (unsigned long long)o.looks, (double)f->calm_ms / 60000);
+        (unsigned long long)o.remade, (unsigned long long)o.checks, (unsigned long long)o.verdicts,
+        (unsigned long long)o.refused, (unsigned long long)o.folded_late,
+        (unsigned long long)o.parts, (unsigned long long)o.shown, (unsigned long long)o.revoked,
+        (unsigned long long)o.looks, (double)f->calm_ms / 60000);
 }
 
 /* One coordinator's long life against a third of it. */

@@ -336,7 +336,8 @@ static void look_at_results(const struct coordinator *co)
             r->attempt = NO_ATTEMPT; /* the check of the outer step has refused it: it is redone */
             continue;
         }
-        const bool open = t->kind == TASK_INIT && task_is_open(t); /* perhaps of no use (remake.h) */
+        const bool open =
+            t->kind == TASK_INIT && task_is_open(t); /* perhaps of no use (remake.h) */
         if (claims_made_again(t->kind) && (!r->counts || open) && t->attempt > r->attempt) {
             r->attempt = NO_ATTEMPT; /* another worker makes it again, to compare (agree.h) */
             continue;

@@ -137,13 +137,18 @@ void result_begin(const char *path)
     begin_from(path, 99, TENSOR);
 }
 
-bool result_fits(const char *path)
+bool result_fits(const Skerry__V1__Task *t, char *const *bases)
 {
     struct err err = {0};
-    struct st st = {0};
-    check(st_open(path, &st, &err), &err);
-    const bool fits = st_find(&st, TENSOR) != NULL;
-    st_release(&st);
+    bool fits = true;
+    for (size_t i = 0; i < t->n_modules && fits; i++) {
+        struct st st = {0};
+        if (bases[i] == NULL)
+            continue;
+        check(st_open(bases[i], &st, &err), &err);
+        fits = st_find(&st, TENSOR) != NULL;
+        st_release(&st);
+    }
     return fits;
 }
 
@@ -425,7 +430,8 @@ static void add_assignment(struct making *x, const char *scratch, enum lie lie)
                                       .top = c->top,
                                       .sizes = x->sizes,
                                       .n_sizes = x->t->partitions,
-                                      .pass = is_twisted(lie) ? sim_between(100, 200) : c->n_scores};
+                                      .pass =
+                                          is_twisted(lie) ? sim_between(100, 200) : c->n_scores};
     struct err err = {0};
     check(fake_assignment_write(scratch, &a, &err), &err);
     x->m.assignment = add_file(x, scratch);

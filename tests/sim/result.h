@@ -45,8 +45,9 @@ struct result {
 
 /* The weights of a version 0, in a new file. */
 void result_begin(const char *path);
-/* Can a phase begin with this version? */
-bool result_fits(const char *path);
+/* Can a phase begin with these versions of its modules?  Even a liar cannot train from what fits no
+ * network. */
+bool result_fits(const Skerry__V1__Task *t, char *const *bases);
 
 /* The blobs that an outer step is made of: how many there are. */
 size_t result_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob *ret[RESULT_NEEDS_MAX]);

@@ -342,15 +342,6 @@ static bool build(struct worker_sim *w)
     return right;
 }
 
-/* Even a liar cannot train from what fits no network. */
-static bool fits(const struct worker_sim *w)
-{
-    for (size_t i = 0; i < w->task->n_modules; i++)
-        if (w->bases[i] != NULL && !result_fits(w->bases[i]))
-            return false;
-    return true;
-}
-
 static void ask_expert(struct worker_sim *w)
 {
     result_input(w->task, w->asks, &w->snapshot);
@@ -390,7 +381,7 @@ static void step(void *arg)
     if (w->work == WORK_FETCHES) {
         if (fetch(w))
             return;
-        if (w->task->train != NULL && (!build(w) || !fits(w))) {
+        if (w->task->train != NULL && (!build(w) || !result_fits(w->task, w->bases))) {
             finish(w, LIE_FAILED);
             return;
         }

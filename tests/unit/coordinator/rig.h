@@ -27,7 +27,7 @@ struct fake {
     const struct keys *keys;   /* NULL: of a release before keys */
     const char *site;          /* whose workers it serves; NULL: it serves nobody */
     bool fetches_ahead;
-    bool old; /* of a release that knows only plain tasks */
+    bool old;                     /* of a release that knows only plain tasks */
     Skerry__V1__HeldVersion held; /* what it says that it holds; module_id 0: nothing */
     uint8_t instance[16], identity[16], share_key[32];
     uint64_t id;
@@ -264,8 +264,8 @@ static inline int join(struct rig *r, struct fake *w, const char *version)
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
     m.fetches_ahead = w->fetches_ahead;
-    m.reads = w->old ? SKERRY__V1__READS__READS_UNSPECIFIED
-                     : SKERRY__V1__READS__READS_CASCADE_EXPERTS;
+    m.reads =
+        w->old ? SKERRY__V1__READS__READS_UNSPECIFIED : SKERRY__V1__READS__READS_CASCADE_EXPERTS;
     if (w->site != NULL) {
         m.site = (char *)(uintptr_t)w->site;
         m.share_host = (char *)"10.0.0.7";

@@ -365,8 +365,8 @@ static void test_features(void **state)
 #define DIPACO                                                                                     \
     "name: dipaco\nseed: 3\ndata: {path: x, holdout: 0.2}\n"                                       \
     "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 32}\n"                             \
-    "train: {batch: 1, lr: 0.1}\nrecipe: {name: dipaco, levels: [2, 2], reshard: [1]}\n"          \
-    "partition: {router_fraction: 0.25}\nouter: {rounds: 2, steps: 2}\n"                          \
+    "train: {batch: 1, lr: 0.1}\nrecipe: {name: dipaco, levels: [2, 2], reshard: [1]}\n"           \
+    "partition: {router_fraction: 0.25}\nouter: {rounds: 2, steps: 2}\n"                           \
     "eval: {every: 0}\nsample: {every: 0}\n"
 
 /* What a worker makes of scores of -30, so far off. */

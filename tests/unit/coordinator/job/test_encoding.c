@@ -254,8 +254,8 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_files), TEST(test_encoding), TEST(test_liar), TEST(test_bubbles),
-        TEST(test_room),  TEST(test_waiting),
+        TEST(test_files),   TEST(test_encoding), TEST(test_liar),
+        TEST(test_bubbles), TEST(test_room),     TEST(test_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

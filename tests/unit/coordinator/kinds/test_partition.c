@@ -482,11 +482,10 @@ int main(void)
 {
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin_by_hand, end_by_hand)
     const struct CMUnitTest tests[] = {
-        LIVE(test_feature_message), LIVE(test_feature_result), LIVE(test_many_makers), LIVE(test_cluster_message),
-        LIVE(test_cluster_sizes),   LIVE(test_cluster_result), LIVE(test_cluster_evaluates),
-        LIVE(test_cluster_unsound),
-        LIVE(test_split_message),   LIVE(test_split_result),   LIVE(test_split_of_many),
-        LIVE(test_score),
+        LIVE(test_feature_message),   LIVE(test_feature_result),  LIVE(test_many_makers),
+        LIVE(test_cluster_message),   LIVE(test_cluster_sizes),   LIVE(test_cluster_result),
+        LIVE(test_cluster_evaluates), LIVE(test_cluster_unsound), LIVE(test_split_message),
+        LIVE(test_split_result),      LIVE(test_split_of_many),   LIVE(test_score),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

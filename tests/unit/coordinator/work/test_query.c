@@ -307,7 +307,7 @@ int main(void)
         CASE(test_composition),   CASE(test_streams),    CASE(test_how_far),
         CASE(test_partitioning),  CASE(test_scored),     CASE(test_contributions),
         CASE(test_phase_seconds), CASE(test_could_have), CASE(test_behind),
-        CASE(test_takes_late), CASE(test_reads),
+        CASE(test_takes_late),    CASE(test_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
