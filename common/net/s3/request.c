@@ -414,10 +414,11 @@ bool s3_may_pass(int code)
     return http_curl_is_retryable(code);
 }
 
-/* -ERR_NOTFOUND and -EEXIST are answers like others. */
-static void remember(struct s3 *c, int rc, const struct err *err)
+/* -ERR_NOTFOUND and -EEXIST are answers like others.  A request that is asked once more as its
+ * answer takes longer than others has met a slow machine, and not a store that fails. */
+static void remember(struct s3 *c, const struct s3_request *r, int rc, const struct err *err)
 {
-    if (rc == -ERR_CANCELLED)
+    if (rc == -ERR_CANCELLED || (r->silent && r->tried == 0 && !r->once && c->tries > 1))
         return;
     pthread_mutex_lock(&c->lock);
     if (rc == 0 || rc == -ERR_NOTFOUND || rc == -EEXIST) {
@@ -459,7 +460,7 @@ int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
         if (rc == -ERR_STALE)
             rc = -EAGAIN;
         if (rc == 0 || (rc != r->sink_rc && rc != r->read_rc))
-            remember(c, rc, &why);
+            remember(c, r, rc, &why);
         r->tried = r->got > before ? 0 : r->tried + 1;
         if (rc == 0 || !s3_may_pass(rc) || r->once || (r->tried >= c->tries && !renewed) ||
             r->sink_rc < 0) {
