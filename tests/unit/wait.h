@@ -5,7 +5,7 @@
 
 #include "common/base/clock.h"
 
-#define WAIT_MS 60000
+#define WAIT_MS 120000 /* longer than it takes on the slowest machine under a sanitizer */
 
 /* Does something, again and again, until the condition holds. */
 #define WAIT_DOING(cond, action)                                                                   \

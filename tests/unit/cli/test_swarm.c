@@ -17,8 +17,9 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "tests/unit/cli/beside.h"
+#include "tests/unit/wait.h"
 
-#define DEADLINE_MS 20000
+#define DEADLINE_MS WAIT_MS
 
 static char dir[64];
 

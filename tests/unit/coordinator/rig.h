@@ -18,7 +18,7 @@
 #include "coordinator/view/view.h"
 #include "proto/skerry.pb-c.h"
 
-#define DEADLINE_MS 20000
+#define DEADLINE_MS WAIT_MS
 #define REPLY_MAX 65536
 
 struct fake {

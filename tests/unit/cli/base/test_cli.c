@@ -307,7 +307,7 @@ static void one_press_of_ctrl_c_is_not_two(void **state)
     cli_interrupted = 0; /* as who saves what there is, until another Ctrl-C */
     assert_int_equal(raise(SIGINT), 0);
     assert_int_equal(cli_interrupted, 0);
-    const uint64_t deadline = clock_now_ms() + 10000;
+    const uint64_t deadline = clock_now_ms() + 60000;
     while (!cli_interrupted && clock_now_ms() < deadline)
         assert_int_equal(raise(SIGINT), 0);
     assert_int_equal(cli_interrupted, SIGINT);

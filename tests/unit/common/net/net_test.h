@@ -23,7 +23,7 @@
 
 #include <cmocka.h>
 
-#define TEST_DEADLINE_MS 30000
+#define TEST_DEADLINE_MS WAIT_MS
 
 struct net_test {
     char dir[64];

@@ -19,8 +19,9 @@
 #include "common/base/clock.h"
 #include "common/net/http/http_server.h"
 #include "common/net/loop.h"
+#include "tests/unit/wait.h"
 
-#define DEADLINE_MS 10000
+#define DEADLINE_MS WAIT_MS
 #define BEARER "Authorization: Bearer right\r\n"
 
 static struct loop *loop;
