@@ -32,7 +32,8 @@ OF_COORDINATOR = {"kill": (3, 0.1, 3), "stop": (2, 0.5, 6), "flush": (3, 1, 5), 
 CALM_S = (1, 4)  # between two of the same machine
 ALL_S = 60  # a run of so long has a fault of every kind
 ENDS = 3  # rounds of another job, which goes first and comes to its end beside all this
-AFTER_S, AFTER_ROUNDS = 90, 3  # so many rounds must go by, and so soon, once nothing happens any more
+AFTER_S, AFTER_ROUNDS = 90, 3  # so many rounds must go by, and so soon, once nothing happens any more;
+AFTER_FIRST = 12  # or within so many times what the first round took, on a slow machine
 CALM_SAMPLE_S = 1 / 500  # that a sample of the calm run may take
 STEPS, BATCH, THROTTLE = 80, 8, 9  # a phase is about 2 s where nothing happens; the job has more rounds than there is time for
 TINY = dict(dim=64, depth=2, batch=BATCH, images=2000, steps=STEPS, rounds=100000, replicas=len(WORKERS), eval_every=1, holdout=0.2)
@@ -228,14 +229,15 @@ def judge_faults(chaos, seconds):
     assert seconds < ALL_S or not missing, f"faults that were not felt: {', '.join(missing)}"
 
 
-def settle(swarm, oracle, job, other):
+def settle(swarm, oracle, job, other, first_s):
     """Waits, without further faults, until the long job makes progress and the other one is done."""
-    deadline, until = time.monotonic() + AFTER_S, oracle.round + AFTER_ROUNDS
+    within = max(AFTER_S, AFTER_FIRST * first_s)
+    deadline, until = time.monotonic() + within, oracle.round + AFTER_ROUNDS
     while oracle.round < until or swarm.job(other)["state"] != "done":
         oracle.look()
         record = swarm.job(job)
         assert record["state"] == "running", f"the job is {record['state']}: {record['reason']}"
-        assert time.monotonic() < deadline, (f"round {oracle.round} is not over {AFTER_S} s after the last event, or the other job not done: "
+        assert time.monotonic() < deadline, (f"round {oracle.round} is not over {within:.0f} s after the last event, or the other job not done: "
                                              f"waiting for {record['waiting_for']}, and {swarm.job(other)['waiting_for']}")
 
 
@@ -274,13 +276,14 @@ def run(args, chaos, path, ends):
     oracle = Oracle(swarm, WORKERS)
     for w in WORKERS:
         chaos.start(w)
-    job = swarm.submit(path)
+    job, begun = swarm.submit(path), time.monotonic()
     oracle.follow(job)
     swarm.wait_round(job, 1, 60)
+    first_s = time.monotonic() - begun
     other = swarm.submit(ends)
     go(chaos, oracle, happens)
     judge_faults(chaos, 60 * args.minutes)
-    settle(swarm, oracle, job, other)
+    settle(swarm, oracle, job, other, first_s)
     print(f"{len(happens)} events; {oracle.looks} looks, {oracle.unanswered} of them not answered")
     oracle.judge()
     rest(chaos)
