@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import warnings
 
@@ -16,6 +17,9 @@ import pytest
 import yaml
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "tests", "integration"))
+from common import HANGS  # noqa: E402
+
 DEPLOY = os.path.join(ROOT, "deploy")
 BIN = os.path.abspath(os.environ.get("SKERRY_BIN", os.path.join(ROOT, "build", "bin")))
 KUBERNETES = "1.33"
@@ -27,7 +31,7 @@ def read(*path):
 
 
 def flags_of(program):
-    told = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=20, check=True).stdout
+    told = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=HANGS, check=True).stdout
     return set(re.findall(r"--[a-z-]+", told))
 
 
@@ -139,7 +143,7 @@ def test_the_image_is_built_of_the_tree_alone(tmp_path):
     for line in lines[1:]:
         if line.startswith("!"):
             os.symlink(os.path.abspath(f"{ROOT}/{line[1:]}"), tmp_path / line[1:])
-    made = subprocess.run(["make", "-n", "CUDA=0", "all"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    made = subprocess.run(["make", "-n", "CUDA=0", "all"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANGS)
     assert made.returncode == 0, made.stdout[-2000:]
 
 
@@ -170,7 +174,7 @@ def test_skypilot_takes_the_task(tmp_path, monkeypatch):
     (command,) = [line for line in task.run.splitlines() if "workerd" in line]
     starts(command.partition(" || ")[0].split())
     for part in (task.setup, task.run):
-        subprocess.run(["bash", "-n"], input=part, text=True, timeout=20, check=True)
+        subprocess.run(["bash", "-n"], input=part, text=True, timeout=HANGS, check=True)
     with pytest.raises(ValueError):
         sky_task({**settings, "resource": {}})
 
@@ -185,7 +189,7 @@ def test_skypilot_sees_a_machine_go_before_its_job_ends(tmp_path):
     def run(status):
         env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "TOKEN": "t", "STATUS": str(status)}
         (tmp_path / "goes").touch()
-        done = subprocess.run(["bash", "-c", yaml.safe_load(read("skypilot", "worker.yaml"))["run"]], env=env, stdout=subprocess.PIPE, text=True, timeout=20)
+        done = subprocess.run(["bash", "-c", yaml.safe_load(read("skypilot", "worker.yaml"))["run"]], env=env, stdout=subprocess.PIPE, text=True, timeout=HANGS)
         return done.returncode, done.stdout
     assert run(3) == (3, "slept 10\n")
     assert run(0) == (0, "slept 10\n")
@@ -198,7 +202,7 @@ def served_at_the_second_try(command, text):
     """Runs the command with the address of a server that resets the first connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         def serve():
-            server.settimeout(60)
+            server.settimeout(HANGS)
             first, _ = server.accept()
             first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             first.close()
@@ -209,9 +213,9 @@ def served_at_the_second_try(command, text):
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         done = subprocess.run(command(f"http://127.0.0.1:{server.getsockname()[1]}/skerry.deb"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=60, check=False)
+                              timeout=HANGS, check=False)
         assert done.returncode == 0, done.stdout
-        thread.join(20)
+        thread.join(HANGS)
 
 
 @pytest.mark.parametrize("name", ["coordinator.yaml", "worker.yaml"])
@@ -236,7 +240,7 @@ def test_nor_where_cloud_init_is_still_to_come(tmp_path):
     for program, text in (("apt-get", "echo apt $1; [ $1 = update ] || [ -e tried ] || { touch tried; exit 100; }"), ("sleep", ":"), ("reboot", "echo reboot")):
         (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / program).chmod(0o755)
-    done = subprocess.run(["sh", "-c", startup], cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, stdout=subprocess.PIPE, text=True, timeout=20)
+    done = subprocess.run(["sh", "-c", startup], cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, stdout=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.stdout.split("\n")[:-1] == ["apt update", "apt install"] * 2 + ["reboot"]
 
 

@@ -10,7 +10,7 @@ import threading
 
 import requests
 
-from common import HERE
+from common import HANGS, HERE
 from object_store import ACCESS, SECRET
 from swarm import die_with_us
 
@@ -92,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.write_once(body)
         else:
             got = requests.request(self.command, f"http://127.0.0.1:{self.server.port}{self.path}", data=body,
-                                   headers=dict(self.headers), stream=True, timeout=60)
+                                   headers=dict(self.headers), stream=True, timeout=HANGS)
             content = got.raw.read()
             headers = [(k, v) for k, v in got.headers.items() if k.lower() not in ("connection", "transfer-encoding", "content-length")]
             headers += self.sum_of(body) if got.status_code == 200 else []
@@ -111,7 +111,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """A PUT with If-None-Match through Swift's own interface, without a check of the signature."""
         url, session = self.server.native
         with self.server.one_by_one:
-            got = session.put(url + self.path.partition("?")[0], data=body, headers={"If-None-Match": "*"}, timeout=60)
+            got = session.put(url + self.path.partition("?")[0], data=body, headers={"If-None-Match": "*"}, timeout=HANGS)
         if got.status_code == 201:
             self.answer(200, [("Content-Length", 0), ("ETag", f'"{got.headers["Etag"]}"')], b"")
         else:
@@ -131,9 +131,9 @@ class Store:
         self.session = requests.Session()
         self.session.trust_env = False
         self.native = f"http://127.0.0.1:{self.port}"
-        who = self.session.get(self.native + "/auth/v1.0", headers={"X-Storage-User": ACCESS, "X-Storage-Pass": SECRET}, timeout=20)
+        who = self.session.get(self.native + "/auth/v1.0", headers={"X-Storage-User": ACCESS, "X-Storage-Pass": SECRET}, timeout=HANGS)
         self.session.headers["X-Auth-Token"] = who.headers["X-Auth-Token"]
-        assert self.session.put(self.native + "/v1/AUTH_test/blobs", timeout=20).status_code in (201, 202)
+        assert self.session.put(self.native + "/v1/AUTH_test/blobs", timeout=HANGS).status_code in (201, 202)
         self.relay = Relay(self.port, host)
         if conditional:
             self.relay.native = (self.native + "/v1/AUTH_test", self.session)
@@ -141,7 +141,7 @@ class Store:
 
     def names(self):
         """The names of all objects, through Swift's own interface."""
-        return self.session.get(self.native + "/v1/AUTH_test/blobs", timeout=20).text.split()
+        return self.session.get(self.native + "/v1/AUTH_test/blobs", timeout=HANGS).text.split()
 
     def blobs(self, prefix):
         return {name.rpartition("/")[2] for name in self.names() if name.startswith(prefix + "/blobs/")}
@@ -159,4 +159,4 @@ class Store:
         self.relay.shutdown()
         self.relay.server_close()
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(HANGS)

@@ -23,7 +23,7 @@ import threading
 import pytest
 import requests
 
-from common import BIN, free_ports, skerry, wait_until, write_job
+from common import BIN, HANGS, free_ports, skerry, wait_until, write_job
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -106,12 +106,12 @@ class Swarm:
             return all(len(re.findall(rf"worker \d+ \({name}\) has joined", log)) >= self.launched[name] for name in names)
         wait_until(all_have, 30, f"{', '.join(names)} to join")
 
-    def kill(self, name, signo=signal.SIGKILL, seconds=60):
+    def kill(self, name, signo=signal.SIGKILL):
         """Signals a daemon and waits for its end (except for SIGSTOP and SIGCONT)."""
         process = self.processes[name]
         process.send_signal(signo)
         if signo not in (signal.SIGSTOP, signal.SIGCONT):
-            process.wait(seconds)
+            process.wait(HANGS)
         return process.returncode
 
     def stop(self):
@@ -120,7 +120,7 @@ class Swarm:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
         for process in self.processes.values():
-            process.wait(20)
+            process.wait(HANGS)
 
     # ---- files ----
 
@@ -144,10 +144,10 @@ class Swarm:
         return session
 
     def get(self, path, **kw):
-        return self.session.get(self.url + path, timeout=20, **kw)
+        return self.session.get(self.url + path, timeout=HANGS, **kw)
 
     def post(self, path, body=None, **kw):
-        return self.session.post(self.url + path, json=body, timeout=20, **kw)
+        return self.session.post(self.url + path, json=body, timeout=HANGS, **kw)
 
     def skerry(self, *args, **kw):
         return skerry(*args, env={"SKERRY_TOKEN": self.token}, **kw)
@@ -187,7 +187,7 @@ class Swarm:
 
     def events(self):
         """The event stream, read in the background: a list of (event, data) that grows."""
-        got = Events(self.session.get(self.url + "/v1/events", stream=True, timeout=30))
+        got = Events(self.session.get(self.url + "/v1/events", stream=True, timeout=HANGS))
         got.start()
         return got
 

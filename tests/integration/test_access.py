@@ -9,7 +9,7 @@ import time
 import pytest
 import requests
 
-from common import BIN, free_ports, skerry, wait_until
+from common import BIN, HANGS, free_ports, skerry, wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 
 REFUSED = 3  # exit status of workerd
@@ -45,7 +45,7 @@ def test_a_token_that_is_used_up_still_holds_its_workers(swarm):
     assert workers(swarm)["first"]["has_key"]
     assert tokens(swarm)["spot"]["uses"] == 1 and 0 < tokens(swarm)["spot"]["left_ms"] <= 3600e3
     late = join(swarm, "late", token)
-    assert late.wait(20) == REFUSED
+    assert late.wait(HANGS) == REFUSED
     assert "'spot' is used up" in swarm.log("late")
     before = workers(swarm)["first"]["id"]
     swarm.kill("first")
@@ -59,7 +59,7 @@ def test_a_token_that_is_used_up_still_holds_its_workers(swarm):
     os.makedirs(copy, 0o700)
     shutil.copy(os.path.join(swarm.folder, "work-first", "identity"), copy)
     thief = join(swarm, "copy", swarm.read("worker.token"))
-    assert thief.wait(20) == REFUSED
+    assert thief.wait(HANGS) == REFUSED
     assert "another key" in swarm.log("copy")
     here(swarm, "first")
 
@@ -78,18 +78,18 @@ def test_revoking_a_token_cuts_its_workers_at_once_and_nobody_else(swarm):
     assert done.returncode == 0, done.stderr
     again = swarm.skerry("revoke", "spot")
     assert again.returncode == 1 and "the token 'spot' was revoked before" in again.stderr
-    assert cut.wait(20) == REFUSED
+    assert cut.wait(HANGS) == REFUSED
     assert "was revoked" in swarm.log("goes")
     gone = workers(swarm)["goes"]
     assert gone["state"] == "left" and gone["revoked"] and gone["task"] is None
-    assert join(swarm, "goes", spot).wait(20) == REFUSED
-    assert join(swarm, "goes", mine).wait(20) == REFUSED, "its key counts for nothing, whatever token it brings"
-    assert join(swarm, "other", spot).wait(20) == REFUSED
+    assert join(swarm, "goes", spot).wait(HANGS) == REFUSED
+    assert join(swarm, "goes", mine).wait(HANGS) == REFUSED, "its key counts for nothing, whatever token it brings"
+    assert join(swarm, "other", spot).wait(HANGS) == REFUSED
     at = swarm.job(job)["round"]
     swarm.wait_round(job, at + 2)
     swarm.kill("coordinatord")
     swarm.coordinator()
-    assert join(swarm, "goes", mine).wait(20) == REFUSED, "after a restart, too"
+    assert join(swarm, "goes", mine).wait(HANGS) == REFUSED, "after a restart, too"
     here(swarm, "stays")
 
 
@@ -99,7 +99,7 @@ def test_a_revoked_worker_is_cut(swarm):
     assert swarm.skerry("revoke", "worker:77").returncode == 1
     done = swarm.skerry("revoke", f"worker:{workers(swarm)['one']['id']}", "--json")
     assert done.returncode == 0, done.stderr
-    assert cut.wait(20) == REFUSED
+    assert cut.wait(HANGS) == REFUSED
     assert "revoked by an operator" in swarm.log("one")
     assert workers(swarm)["one"]["revoked"]
 
@@ -127,17 +127,17 @@ def test_a_viewer_looks_and_does_nothing_until_it_is_revoked(swarm):
     done = swarm.wait_job(job, "done")
     eye = viewer(swarm, token)
     for path in ("/metrics", "/v1/status", f"/v1/jobs/{job}", "/v1/workers", f"/v1/jobs/{job}/metrics"):
-        assert eye.get(swarm.url + path, timeout=20).status_code == 200, path
+        assert eye.get(swarm.url + path, timeout=HANGS).status_code == 200, path
     picture, weights = done["samples"][0]["blob"], done["modules"][0]["sha256"]
-    assert eye.get(f"{swarm.url}/v1/blobs/{picture}", timeout=20).status_code == 200
-    kept = eye.get(f"{swarm.url}/v1/blobs/{weights}", timeout=20)
+    assert eye.get(f"{swarm.url}/v1/blobs/{picture}", timeout=HANGS).status_code == 200
+    kept = eye.get(f"{swarm.url}/v1/blobs/{weights}", timeout=HANGS)
     assert kept.status_code == 403 and "a token of the role viewer may not read this blob" in kept.text, kept.text
     assert swarm.get(f"/v1/blobs/{weights}").status_code == 200
     for path in (f"/v1/jobs/{job}/sample", "/v1/tokens", "/v1/workers/1/drain", "/v1/uploads", "/v1/tokens/1/revoke"):
-        refused = eye.post(swarm.url + path, json={}, timeout=20)
+        refused = eye.post(swarm.url + path, json={}, timeout=HANGS)
         assert refused.status_code == 403, path
         assert "takes a token of role operator; yours has the role viewer" in refused.text, refused.text
-    assert eye.get(swarm.url + "/v1/tokens", timeout=20).status_code == 403
+    assert eye.get(swarm.url + "/v1/tokens", timeout=HANGS).status_code == 403
     asked = skerry("status", env={"SKERRY_TOKEN": token})
     assert asked.returncode == 0, asked.stderr
     sent = skerry("submit", os.path.join(swarm.folder, "job", "job.yaml"), env={"SKERRY_TOKEN": token})
@@ -145,16 +145,16 @@ def test_a_viewer_looks_and_does_nothing_until_it_is_revoked(swarm):
     assert sent.returncode == 3 and "submitting needs a token of role operator; yours has the role viewer" in sent.stderr, sent.stderr
     # A page that is open, and a stream under way.
     page = swarm.stranger()
-    page.get(swarm.url + "/", params={"token": token}, timeout=20)
-    assert page.get(swarm.url + "/v1/status", timeout=20).status_code == 200
-    with eye.get(swarm.url + "/v1/events", stream=True, timeout=60) as stream:
+    page.get(swarm.url + "/", params={"token": token}, timeout=HANGS)
+    assert page.get(swarm.url + "/v1/status", timeout=HANGS).status_code == 200
+    with eye.get(swarm.url + "/v1/events", stream=True, timeout=HANGS) as stream:
         assert swarm.skerry("revoke", "prometheus").returncode == 0
         with pytest.raises((requests.RequestException, StopIteration)):
             lines = stream.iter_lines(chunk_size=1)
             while True:
                 next(lines)
-    assert viewer(swarm, token).get(swarm.url + "/metrics", timeout=20).status_code == 401
-    assert page.get(swarm.url + "/v1/status", timeout=20).status_code == 401
+    assert viewer(swarm, token).get(swarm.url + "/metrics", timeout=HANGS).status_code == 401
+    assert page.get(swarm.url + "/v1/status", timeout=HANGS).status_code == 401
     assert skerry("status", env={"SKERRY_TOKEN": token}).returncode == 3
 
 
@@ -163,10 +163,10 @@ def test_a_viewers_token_ends(swarm):
         begun, name = time.monotonic(), f"short-{life}"
         token = make(swarm, "viewer", "--name", name, "--expires", f"{life}s")
         eye = viewer(swarm, token)
-        if eye.get(swarm.url + "/v1/status", timeout=20).status_code == 200:
+        if eye.get(swarm.url + "/v1/status", timeout=HANGS).status_code == 200:
             break
         assert time.monotonic() - begun >= life, "it has ended too soon"
-    wait_until(lambda: eye.get(swarm.url + "/v1/status", timeout=20).status_code == 401, 20, "its end")
+    wait_until(lambda: eye.get(swarm.url + "/v1/status", timeout=HANGS).status_code == 401, 20, "its end")
     assert time.monotonic() - begun >= life
     assert tokens(swarm)[name]["state"] == "ended"
     swarm.token = token
@@ -184,8 +184,8 @@ def test_the_first_tokens_are_revoked_like_any_other(swarm):
     for name in ("user.token", "worker.token"):
         assert not os.path.exists(os.path.join(swarm.data, name))
     assert skerry("status", env={"SKERRY_TOKEN": first}).returncode == 3
-    assert swarm.worker("one").wait(20) == REFUSED
-    assert viewer(swarm, second).get(swarm.url + "/v1/status", timeout=20).status_code == 200
+    assert swarm.worker("one").wait(HANGS) == REFUSED
+    assert viewer(swarm, second).get(swarm.url + "/v1/status", timeout=HANGS).status_code == 200
     swarm.kill("coordinatord", signal.SIGTERM)
     swarm.coordinator(serves=False)
     wait_until(lambda: swarm.log("coordinatord").count(" is ready at ") == 2, 20, "the second start")
@@ -240,7 +240,7 @@ def test_who_lost_every_operator_token_gets_a_new_one_and_the_lost_one_counts_fo
         os.remove(os.path.join(swarm.data, name))
     swarm.coordinator()
     assert swarm.token != lost and swarm.get("/v1/status").status_code == 200
-    assert viewer(swarm, lost).get(swarm.url + "/v1/status", timeout=20).status_code == 401
+    assert viewer(swarm, lost).get(swarm.url + "/v1/status", timeout=HANGS).status_code == 401
     tokens = swarm.get("/v1/tokens").json()["items"]
     names = [t["name"] for t in tokens if t["state"] != "revoked"]
     assert len(set(names)) == len(names) == 3 and {"user.token", "worker.token"} < set(names), tokens
@@ -257,5 +257,5 @@ def test_a_name_that_was_guessed_is_said(tmp_path):
                                    *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         wait_until(lambda: select.select([daemon.stdout], [], [], 0)[0], 20, "it to be ready")
         daemon.terminate()
-        told = daemon.communicate(timeout=60)[0]
+        told = daemon.communicate(timeout=HANGS)[0]
         assert "is ready at" in told and ("--host NAME" in told) == said, told

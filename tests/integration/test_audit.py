@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import signal
 import sqlite3
 
 import pytest
@@ -58,9 +59,14 @@ def test_a_job_that_was_rolled_back_is_as_recorded(swarm):
     swarm.wait_round(job, 5)
     refused = swarm.skerry("rollback", job, "--to", "0")
     assert refused.returncode == 1 and re.search(r"module \d+ keeps versions \d+ to \d+, not 0", refused.stderr), refused.stderr
+    for name in "ab":  # meanwhile no round makes the version go
+        swarm.kill(name, signal.SIGSTOP)
+    wait_until(lambda: not swarm.folds(), 30, "steps under way to be made")
     at = swarm.job(job)["round"]
     done = swarm.skerry("rollback", job, "--to", at - 1)
     assert f"job {job} is what it was after round {at - 1}" in done.stdout, done.stderr
+    for name in "ab":
+        swarm.kill(name, signal.SIGCONT)
     left = next(r["round"] for r in swarm.job(job)["history"] if r["contributions"] == 0)
     swarm.wait_round(job, swarm.job(job)["round"] + 2)
     fetched = {r["round"]: r["bytes_down"] for r in swarm.job(job)["history"]}

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, skerry, wait_until
+from common import BIN, HANGS, skerry, wait_until
 from swarm import Swarm, swarm  # noqa: F401  (fixture)
 
 
@@ -148,7 +148,7 @@ def test_an_interrupted_restore_is_run_again(swarm, tmp_path):
     # The first signal may come before it opens the pipe, where nothing but another one ends its wait.
     wait_until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM), 20, "the restore to end")
     assert process.returncode == -signal.SIGTERM
-    part = subprocess.run([f"{BIN}/coordinatord", "--data-dir", data, "--rpc-port", "0", "--http-port", "0"], capture_output=True, text=True, timeout=20, check=False)
+    part = subprocess.run([f"{BIN}/coordinatord", "--data-dir", data, "--rpc-port", "0", "--http-port", "0"], capture_output=True, text=True, timeout=HANGS, check=False)
     assert part.returncode == 1 and "its restore was interrupted, run it again" in part.stderr, part.stderr
     os.rename(tmp_path / "aside", last)
     done = restore(folder, data)
@@ -205,7 +205,7 @@ def test_a_full_disk(swarm, tmp_path):
     swarm.submit(rounds=1)
     (tmp_path / "disk").mkdir()
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh", BIN, tmp_path / "disk", swarm.data],
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=HANGS)
     lines = done.stdout.splitlines()
     assert re.match(r"backup \w+: ", lines[0]) and "whole" in lines and "0" * 64 not in lines, done
     assert lines[lines.index("whole") + 1:] == ["two/lock"], done
@@ -273,6 +273,6 @@ def test_ids_of_the_lost_time_are_not_given_out_again(swarm, other, tmp_path):
     (["--from", "x"], "--from goes only with --restore"),
 ])
 def test_orders_that_contradict_each_other_are_refused(tmp_path, flags, words):
-    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "d", *flags], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "d", *flags], capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not (tmp_path / "d").exists()

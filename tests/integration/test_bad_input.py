@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from common import BIN, make_dataset, skerry, write_job
+from common import BIN, HANGS, make_dataset, skerry, write_job
 from swarm import running
 
 REFUSED, USAGE, UNREACHABLE = 4, 2, 3
@@ -120,7 +120,7 @@ def test_truncated_tar(tmp_path):
 def test_a_folder_that_may_be_listed_and_not_entered(tmp_path):
     job = write_job(tmp_path)
     (tmp_path / "data" / "disc").chmod(0o644)
-    done = subprocess.run(["unshare", "--user", f"{BIN}/skerry", "check", job], capture_output=True, text=True, timeout=60)  # root may anything
+    done = subprocess.run(["unshare", "--user", f"{BIN}/skerry", "check", job], capture_output=True, text=True, timeout=HANGS)  # root may anything
     (tmp_path / "data" / "disc").chmod(0o755)
     assert done.returncode == REFUSED
     one_sentence(done, "cannot enter the directory", "disc: Permission denied")
@@ -172,7 +172,7 @@ def test_why_a_daemon_ended(tmp_path):
     assert done.returncode == 1
     one_sentence(done, 'skerry: worker-1 ended by itself: device "gpu" is unknown: expected auto', "out/logs/worker-1.log)")
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=16k none /mnt && exec "$@"', "sh",
-                           f"{BIN}/skerry", "run", job, "--out", "/mnt/out"], capture_output=True, text=True, check=False, timeout=60)
+                           f"{BIN}/skerry", "run", job, "--out", "/mnt/out"], capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 1
     one_sentence(done, "coordinatord ended at its start: ", "its disk has 0 B left: make room there, or give another folder with --out")
 
@@ -183,7 +183,7 @@ def test_port_in_use(tmp_path):
     taken.listen()
     port = taken.getsockname()[1]
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1",
-                           "--rpc-port", str(port), "--http-port", "0"], stderr=subprocess.PIPE, text=True, timeout=30)
+                           "--rpc-port", str(port), "--http-port", "0"], stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode != 0
     assert str(port) in done.stderr and "in use" in done.stderr
 
@@ -197,7 +197,7 @@ def test_port_in_use(tmp_path):
 ])
 def test_settings_that_no_restart_mends(tmp_path, flags, words):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1", *flags],
-                          stderr=subprocess.PIPE, text=True, timeout=30)
+                          stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode == USAGE and words in done.stderr, done.stderr
 
 
@@ -216,7 +216,7 @@ def test_settings_that_no_restart_mends(tmp_path, flags, words):
 def test_settings_of_a_file(tmp_path, text, flags, words):
     (tmp_path / "settings.yaml").write_text(text + "\n")
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", "c", "--config", "settings.yaml", *flags], cwd=tmp_path,
-                          stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+                          stderr=subprocess.PIPE, text=True, timeout=HANGS, check=False)
     assert done.returncode == USAGE and not (tmp_path / "c").exists(), done.stderr
     one_sentence(done, words)
 
@@ -229,16 +229,16 @@ def test_a_directory_without_a_name(tmp_path, command):
     """Of a variable that is not set: nothing is made in the root directory, or half of it."""
     write_job(tmp_path)
     before = os.listdir("/")
-    done = subprocess.run([f"{BIN}/{command[0]}", *command[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([f"{BIN}/{command[0]}", *command[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode != 0 and "is empty" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
     assert os.listdir("/") == before and sorted(os.listdir(tmp_path)) == ["data", "job.yaml"]
 
 
 @pytest.mark.parametrize("program", ["coordinatord", "workerd", "skerry"])
 def test_help_and_unknown_flags(program):
-    done = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=30)
+    done = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode == 0 and "usage" in done.stdout.lower()
-    done = subprocess.run([f"{BIN}/{program}", "--wokrers"], stderr=subprocess.PIPE, text=True, timeout=30)
+    done = subprocess.run([f"{BIN}/{program}", "--wokrers"], stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode == USAGE
     one_sentence(done, "'--wokrers'")
 
@@ -256,9 +256,9 @@ def test_every_subcommand_has_help(command):
     (["skerry", "wor"], ["workers"]), (["skerry", "status", "--f"], ["--file"]), (["skerry", "workers", "--"], ["--help", "--server", "--json"]),
     (["skerry", "submit", "jo"], [])])
 def test_a_shell_completes_commands_and_flags(typed, completed):
-    script = subprocess.run([f"{BIN}/skerry", "completion", "bash"], stdout=subprocess.PIPE, text=True, timeout=30, check=True).stdout
+    script = subprocess.run([f"{BIN}/skerry", "completion", "bash"], stdout=subprocess.PIPE, text=True, timeout=HANGS, check=True).stdout
     asked = f"COMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; _skerry; printf '%s\n' \"${{COMPREPLY[@]}}\""
-    done = subprocess.run(["bash", "-c", script + asked], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", script + asked], stdout=subprocess.PIPE, text=True, timeout=HANGS, check=True)
     assert done.stdout.split() == completed
     refused = skerry("completion", "fish")
     assert refused.returncode == USAGE and "expected bash" in refused.stderr
@@ -267,7 +267,7 @@ def test_a_shell_completes_commands_and_flags(typed, completed):
 @pytest.mark.parametrize("what, why", [("--version", "No space left on device"), ("keys", "full disk")])
 def test_what_is_printed_onto_a_full_disk(what, why):
     with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run([f"{BIN}/skerry", what], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        done = subprocess.run([f"{BIN}/skerry", what], stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode == 1
     one_sentence(done, "cannot be written", why)
 
@@ -275,7 +275,7 @@ def test_what_is_printed_onto_a_full_disk(what, why):
 @pytest.mark.parametrize("token", ["", "hello", "skerry1.", "skerry1.AAAA", "skerry9.AAAA"])
 def test_bad_join_token(tmp_path, token):
     done = subprocess.run([f"{BIN}/workerd", "--join", token, "--work-dir", str(tmp_path / "w")],
-                          stderr=subprocess.PIPE, text=True, timeout=30)
+                          stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode != 0
     assert "token" in done.stderr
 
@@ -291,7 +291,7 @@ def test_bad_join_token(tmp_path, token):
 def test_devices_that_cannot_be_had(tmp_path, device, status, words):
     with running(tmp_path / "c") as swarm:
         done = subprocess.run([f"{BIN}/workerd", "--join", swarm.worker_token, "--work-dir", str(tmp_path / "w"),
-                               "--device", device], stderr=subprocess.PIPE, text=True, timeout=30)
+                               "--device", device], stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode == status, done.stderr
     assert words in done.stderr, done.stderr
 

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from common import make_dataset, skerry, wait_until
+from common import HANGS, make_dataset, skerry, wait_until
 from swarm import running
 
 REFUSED = 4
@@ -241,7 +241,7 @@ def test_files_that_only_workers_read(tmp_path, change, key):
     blob = {"sha256": hashlib.sha256(junk).hexdigest(), "size": len(junk)}
     with running(tmp_path) as s:
         place = s.post("/v1/uploads", blob).json()["url"]
-        assert s.session.put(place if "://" in place else s.url + place, data=junk, timeout=20).status_code == 201
+        assert s.session.put(place if "://" in place else s.url + place, data=junk, timeout=HANGS).status_code == 201
         shard = {**blob, "samples": 10, "tokens": 400, "holdout": False}
         body = {"spec": TEXT.replace(*change), "vocab": 257, key: blob,
                 "dataset": {"classes": [], "counts": [], "shards": [shard] * 4 + [{**shard, "holdout": True}], "bad": []}}

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, make_dataset, skerry, wait_until, write_job
+from common import BIN, HANGS, make_dataset, skerry, wait_until, write_job
 from swarm import swarm, Swarm  # noqa: F401  (fixture)
 
 
@@ -23,7 +23,7 @@ def sentence(done, status, *words):
 def run(program, *args, limit=None):
     """Runs a program; limit: the largest file that it can write."""
     low = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit is not None else None
-    return subprocess.run([f"{BIN}/{program}", *map(str, args)], capture_output=True, text=True, timeout=30, preexec_fn=low)
+    return subprocess.run([f"{BIN}/{program}", *map(str, args)], capture_output=True, text=True, timeout=HANGS, preexec_fn=low)
 
 
 def coordinatord(data_dir, **kw):
@@ -149,7 +149,7 @@ def test_a_work_dir_that_goes_away(swarm):
     assert swarm.job(job)["state"] == "running"
     os.rename(swarm.folder + "/work-a", swarm.folder + "/elsewhere")
     swarm.kill("a", signal.SIGCONT)
-    assert a.wait(60) == 1
+    assert a.wait(HANGS) == 1
     assert "the work dir cannot be used any more" in swarm.log("a") and "start workerd again" in swarm.log("a")
     assert swarm.job(job)["state"] == "running"
     swarm.worker("a")

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from common import BIN, wait_until
+from common import BIN, HANGS, wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy")
@@ -17,7 +17,7 @@ os.environ.setdefault("DPKG_DEB_COMPRESSOR_LEVEL", "0")  # of packages that nobo
 
 
 def run(*argv, **kw):
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, **kw)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANGS, **kw)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -36,7 +36,7 @@ def test_the_settings_of_the_package_are_known(tmp_path):
     assert "\nstore_state: " in shown
     (tmp_path / "all.yaml").write_text(shown + "last: 1\n")
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", "c", "--config", "all.yaml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-                          timeout=30, check=False)
+                          timeout=HANGS, check=False)
     assert done.returncode == 2 and "unknown key 'last'" in done.stderr, done.stderr
 
 

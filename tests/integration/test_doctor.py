@@ -5,13 +5,13 @@ import shutil
 import socket
 import subprocess
 
-from common import BIN, skerry
+from common import BIN, HANGS, skerry
 from swarm import swarm  # noqa: F401  (fixture)
 
 
 def doctor(tmp_path, *args, bin=BIN, within=(), **env):
     """Its findings as {name: [(verdict, found, advice)]}, and its exit status.  It knows a coordinator only by args and env."""
-    done = subprocess.run([*within, f"{bin}/skerry", "doctor", "--json", *args], capture_output=True, text=True, check=False, timeout=120,
+    done = subprocess.run([*within, f"{bin}/skerry", "doctor", "--json", *args], capture_output=True, text=True, check=False, timeout=HANGS,
                           env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), **env})
     found = {}
     for c in json.loads(done.stdout)["checks"]:

@@ -50,8 +50,9 @@ def test_who_comes_slowly_is_not_waited_for(tmp_path):
         open(path, "w", encoding="utf-8").write(text)
         job = swarm.submit(path)
         swarm.wait_round(job, 3)
+        before = swarm.job(job)["round"]
         swarm.worker("slow", "--max-bandwidth", "7Mbit")
         wait_until(lambda: any(r["contributions"] == 3 and r["expected"] == 3 for r in swarm.job(job)["history"]) and "train steps=" in swarm.log("slow"),
                    15, "a round of three")
-        lost = swarm.log("coordinatord").count("(slow) lost its lease")
-        assert lost <= 3, "a round that began in the moment in which it came may have counted it, and its first shards take a while"
+        lost, rounds = swarm.log("coordinatord").count("(slow) lost its lease"), swarm.job(job)["round"] - before
+        assert lost <= max(3, rounds // 3), "a round that began in the moment in which it came may have counted it, and its first shards take a while"

@@ -58,7 +58,7 @@ def test_goes_on(tmp_path, how, every):
 
 def test_the_last_one_counts(tmp_path):
     """If phases are bounded by time and each worker has one, no worker continues a lost one: its last snapshot is folded."""
-    job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas="auto", length="seconds: 6", every=0.1, step_s=0.1)
+    job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas="auto", length="seconds: 15", every=0.1, step_s=0.1)
     write_tales(tmp_path, 2 * STEPS)
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):

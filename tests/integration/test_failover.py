@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, free_ports, skerry, wait_until
+from common import BIN, HANGS, free_ports, skerry, wait_until
 from relay import KEY, Store
 from swarm import Swarm
 import test_folds_at_workers as folds
@@ -49,12 +49,12 @@ def start(machine, store, prefix, *more):
 def restore(machine, store, prefix):
     url, rest = store.flags(prefix)[1], store.flags(prefix)[2:]
     return subprocess.run([f"{BIN}/coordinatord", "--restore", url, "--data-dir", machine.data, *rest], env={**os.environ, **KEY},
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=HANGS)
 
 
 def refused(machine, store, prefix, flag=("--store-state",)):
     return subprocess.run([f"{BIN}/coordinatord", "--data-dir", machine.data, "--listen", "127.0.0.1", "--rpc-port", "0", "--http-port", "0",
-                           *store.flags(prefix), *flag], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=60)
+                           *store.flags(prefix), *flag], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=HANGS)
 
 
 def go_on(machine, old, store, prefix):
@@ -132,7 +132,7 @@ def test_the_old_one_is_deposed(machines, store):
     done = restore(second, store, "deposed")
     assert done.returncode == 0, done.stderr
     assert "this is the coordinator now" in done.stdout
-    assert first.processes["coordinatord"].wait(20) == STALE
+    assert first.processes["coordinatord"].wait(HANGS) == STALE
     assert "another coordinator" in first.log("coordinatord") and "goes on with this state" in first.log("coordinatord")
     second.ports = first.ports
     start(second, store, "deposed")
@@ -154,7 +154,7 @@ def test_an_idle_one_finds_out(machines, store):
     first, second, _ = machines
     start(first, store, "idle")
     assert restore(second, store, "idle").returncode == 0
-    assert first.processes["coordinatord"].wait(20) == STALE
+    assert first.processes["coordinatord"].wait(HANGS) == STALE
 
 
 def test_one_without_the_flag_finds_out(machines, store):
@@ -164,7 +164,7 @@ def test_one_without_the_flag_finds_out(machines, store):
     first.kill("coordinatord", signal.SIGTERM)
     first.coordinator(*store.flags("dropped"), env=KEY)
     assert restore(second, store, "dropped").returncode == 0
-    assert first.processes["coordinatord"].wait(20) == STALE
+    assert first.processes["coordinatord"].wait(HANGS) == STALE
     again = refused(first, store, "dropped", flag=())
     assert again.returncode == STALE and "another coordinator has gone on with this state" in again.stderr, again.stderr
 
@@ -210,7 +210,7 @@ def test_a_store_that_is_out_of_reach(machines, store):
                         and "is busy or broken" in w["why"]], 20, "the status blames the store, not the disk")
     wait_until(lambda: "nothing is acknowledged until the store takes it" in first.log("coordinatord"), 20, "a sentence")
     store.relay.mode = "ok"
-    made, _ = asked.communicate(timeout=30)
+    made, _ = asked.communicate(timeout=HANGS)
     assert asked.returncode == 0 and made.startswith("skerry1."), "it comes when it is durable"
     first.wait_round(job, 4)
     first.kill("coordinatord", signal.SIGTERM)
@@ -245,12 +245,12 @@ def test_what_is_refused(machines, store, tmp_path):
         shutil.copy(os.path.join(second.data, name), third.data)
     stranger = refused(third, store, "there")
     assert stranger.returncode == STALE and "has the state of a coordinator already" in stranger.stderr, stranger.stderr
-    assert store.session.delete(store.native + "/v1/AUTH_test/blobs/there/state/keys", timeout=20).status_code == 204
+    assert store.session.delete(store.native + "/v1/AUTH_test/blobs/there/state/keys", timeout=HANGS).status_code == 204
     shutil.rmtree(third.data)
     lacking = restore(third, store, "there")
     assert lacking.returncode == 1 and "there is no coordinator's state below" in lacking.stderr, lacking.stderr
-    second.session.post(second.url + "/v1/tokens", json={"role": "viewer", "name": "still"}, timeout=10).raise_for_status()  # it goes on
-    nothing = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", "--store-state"], capture_output=True, text=True, timeout=20)
+    second.session.post(second.url + "/v1/tokens", json={"role": "viewer", "name": "still"}, timeout=HANGS).raise_for_status()  # it goes on
+    nothing = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", "--store-state"], capture_output=True, text=True, timeout=HANGS)
     assert nothing.returncode == 2 and "--store-state needs --store" in nothing.stderr, nothing.stderr
 
 
@@ -259,12 +259,12 @@ def test_a_restore_that_cannot_be_deposes_nobody(machines, store):
     first, second, _ = machines
     start(first, store, "damaged")
     url = f"{store.native}/v1/AUTH_test/blobs/damaged/state/keys"
-    keys = store.session.get(url, timeout=20).content
-    assert store.session.put(url, data=b"tls-key.pem 00\n", timeout=20).status_code == 201
+    keys = store.session.get(url, timeout=HANGS).content
+    assert store.session.put(url, data=b"tls-key.pem 00\n", timeout=HANGS).status_code == 201
     done = restore(second, store, "damaged")
     assert done.returncode != 0 and "the keys in the store lack" in done.stderr, done.stderr
     assert first.post("/v1/tokens", {"role": "viewer", "name": "v"}).status_code == 201, "it is the owner, and commits"
-    assert store.session.put(url, data=keys, timeout=20).status_code == 201
+    assert store.session.put(url, data=keys, timeout=HANGS).status_code == 201
     done = restore(second, store, "damaged")
     assert done.returncode == 0, done.stderr
 
@@ -289,7 +289,7 @@ def test_a_standby(machines, store):
     """A standby goes on by itself when the owner is lost; the owner becomes the standby when it comes back with its disk."""
     first, second, third = machines
     first.ports, second.ports, third.ports = (dict(zip(("rpc_port", "http_port"), free_ports(2))) for _ in range(3))
-    flags = (*store.flags("pair"), "--store-state", "--standby", "10s")
+    flags = (*store.flags("pair"), "--store-state", "--standby", "20s")
     second.coordinator(*flags, env=KEY, serves=False)
     wait_until(lambda: "nobody has kept a state there yet" in second.log("coordinatord"), 20, "a sentence")
     start(first, store, "pair")
@@ -320,7 +320,7 @@ def test_a_standby(machines, store):
     kept = os.path.join(third.data, "blobs")
     os.makedirs(kept)
     third.coordinator(*flags, env=KEY, serves=False)
-    assert third.processes["coordinatord"].wait(20) == 1 and "has blobs of its own" in third.log("coordinatord")
+    assert third.processes["coordinatord"].wait(HANGS) == 1 and "has blobs of its own" in third.log("coordinatord")
     assert os.path.isdir(kept)
 
 
@@ -333,7 +333,7 @@ def test_a_standby_that_could_not_go_on(machines, store):
 
     def ends(machine):
         machine.coordinator(*flags, env=KEY, serves=False)
-        status = machine.processes["coordinatord"].wait(20)
+        status = machine.processes["coordinatord"].wait(HANGS)
         return status, machine.tail("coordinatord").splitlines()[-1]
     relay, native = store.relay, store.relay.native
     try:
@@ -348,7 +348,7 @@ def test_a_standby_that_could_not_go_on(machines, store):
         third.coordinator(*flags, env=KEY, serves=False)
         wait_until(lambda: "the store cannot be asked" in third.log("coordinatord"), 20, "a sentence")
         relay.mode = "ok"
-        assert third.processes["coordinatord"].wait(20) == 1, third.tail("coordinatord")
+        assert third.processes["coordinatord"].wait(HANGS) == 1, third.tail("coordinatord")
     finally:
         relay.mode, relay.denied, relay.native = "ok", (), native
 
@@ -358,7 +358,7 @@ def test_one_that_opens_is_alive(machines, store):
     first = machines[0]
 
     def signs():
-        got = store.session.get(store.native + "/v1/AUTH_test/blobs/early/state/alive", timeout=20)
+        got = store.session.get(store.native + "/v1/AUTH_test/blobs/early/state/alive", timeout=HANGS)
         return int(got.text.split()[0]) if got.status_code == 200 else 0
 
     try:
@@ -368,7 +368,7 @@ def test_one_that_opens_is_alive(machines, store):
             wait_until(lambda: signs() >= 2, 60, "a second sign of life")
             assert not os.path.exists(os.path.join(first.data, "ports.json")), "it still opens"
             first.kill("coordinatord")
-            store.session.delete(store.native + "/v1/AUTH_test/blobs/early/state/alive", timeout=20)
+            store.session.delete(store.native + "/v1/AUTH_test/blobs/early/state/alive", timeout=HANGS)
     finally:
         store.relay.refuse, store.relay.refuse_mode = None, "busy"
 
@@ -377,5 +377,5 @@ def test_one_that_opens_is_alive(machines, store):
                                         (["--store-state", "--store", "s3://b/p", "--standby", "2s"], "--standby is '2s', expected a duration such as"),
                                         (["--store-state", "--store", "s3://b/p", "--standby", "5000", "ms"], "2s or 1.5h from 10s to 1d")])
 def test_what_a_standby_is_refused(tmp_path, flags, why):
-    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", *flags], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", *flags], capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 2 and why in done.stderr, done.stderr

@@ -1,4 +1,5 @@
 """Machines that vanish, hang and come back; disks that fill; blobs that rot; wrong keys."""
+import contextlib
 import os
 import signal
 import socket
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from common import BIN, skerry, wait_until
+from common import BIN, HANGS, skerry, wait_until
 from swarm import Swarm, running, swarm  # noqa: F401  (fixture)
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fault"))
@@ -66,13 +67,13 @@ def test_a_stopped_worker_loses_its_lease_and_is_told(swarm):
 
 
 def test_a_stopped_coordinator_takes_no_lease(tmp_path):
-    with running(tmp_path, "--lease", "1s", "--heartbeat", "200ms") as swarm:
+    with running(tmp_path, "--lease", "4s", "--heartbeat", "200ms") as swarm:  # a busy machine may keep a worker from saying anything for a second
         swarm.worker("a")
         job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
         swarm.wait_round(job, 1)
         swarm.kill("coordinatord", signal.SIGSTOP)
         since = time.monotonic()
-        wait_until(lambda: time.monotonic() > since + 4, 10, "four leases to pass")
+        wait_until(lambda: time.monotonic() > since + 10, 10, "two leases to pass")
         swarm.kill("coordinatord", signal.SIGCONT)
         before = swarm.job(job)["round"]
         swarm.wait_round(job, before + 2)
@@ -83,23 +84,26 @@ def test_strangers_keep_nobody_out(swarm):
     """Strangers make more connections than either port has places: some with a handshake, none with a message."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    held, since = [], time.monotonic()
-    swarm.worker("before")
-    swarm.joined("before")
-    alone = time.monotonic() - since  # what that takes on this machine
-    try:
-        for port in (swarm.ports["rpc_port"], swarm.ports["http_port"]):
-            for i in range(1200):
-                s = socket.create_connection(("127.0.0.1", port), 20)
-                held.append(tls.wrap_socket(s) if i % 8 == 0 else s)
+
+    def joins(name):
         since = time.monotonic()
         assert swarm.get("/v1/status").status_code == 200
-        swarm.worker("a")
-        wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 2, 3 + 2 * alone, "another to join", patience=1)
-        print(f"served and joined after {time.monotonic() - since:.2f} s")
-    finally:
-        for s in held:
-            s.close()
+        swarm.worker(name)
+        swarm.joined(name)
+        return time.monotonic() - since
+
+    took = []
+    with contextlib.ExitStack() as held:
+        while not took or took[-1][1] > 3 + 2 * took[-1][0]:  # what else the machine does may be at fault, but not each time
+            assert len(took) < 4, took
+            alone = joins(f"before-{len(took)}")
+            for port in (swarm.ports["rpc_port"], swarm.ports["http_port"]):
+                for i in range(1200):
+                    s = socket.create_connection(("127.0.0.1", port), HANGS)
+                    held.enter_context(tls.wrap_socket(s) if i % 8 == 0 else s)
+            took.append((alone, joins(f"among-{len(took)}")))
+            held.close()
+        print(f"served and joined after {took[-1][1]:.2f} s, alone after {took[-1][0]:.2f} s")
 
 
 def test_sigterm_hands_the_lease_back_at_once(swarm):
@@ -109,7 +113,8 @@ def test_sigterm_hands_the_lease_back_at_once(swarm):
     job = swarm.submit(**{**SLOW, "rounds": 40})
     swarm.wait_round(job, 1)
     assert swarm.kill("b", signal.SIGTERM) == 0
-    wait_until(lambda: worker_state(swarm, "b") not in ("busy", "idle"), 4, "b to be known as gone", patience=1)
+    gone = wait_until(lambda: next((s for s in [worker_state(swarm, "b")] if s not in ("busy", "idle")), None), 4, "b to be known as gone")
+    assert gone == "left", "it has said so: its lease had not ended"
     swarm.skerry("cancel", job)
     assert swarm.wait_job(job, "cancelled")["reason"]
 
@@ -173,7 +178,7 @@ def test_a_token_of_another_coordinator(swarm, tmp_path):
         other.ports = swarm.ports
         other.coordinator()
         done = subprocess.run([f"{BIN}/workerd", "--join", swarm.worker_token, "--work-dir", str(tmp_path / "w")],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=30)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANGS)
         assert done.returncode != 0
         assert "another" in done.stderr and "token" in done.stderr, done.stderr
         asked = skerry("status", "--server", swarm.token)
@@ -185,7 +190,7 @@ def test_a_token_of_another_coordinator(swarm, tmp_path):
 
 def test_a_user_token_cannot_join_and_a_worker_token_cannot_ask(swarm, tmp_path):
     done = subprocess.run([f"{BIN}/workerd", "--join", swarm.token, "--work-dir", str(tmp_path / "w")],
-                          stderr=subprocess.PIPE, text=True, timeout=30)
+                          stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode != 0 and "worker" in done.stderr
     asked = skerry("status", "--server", swarm.worker_token)
     assert asked.returncode == 3 and "user" in asked.stderr
@@ -214,6 +219,6 @@ def test_a_step_of_the_clock_is_said_and_costs_nothing(tmp_path):
 
 def test_a_data_directory_has_one_coordinator(swarm):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", swarm.data, "--rpc-port", "0", "--http-port", "0"],
-                          stderr=subprocess.PIPE, text=True, timeout=30)
+                          stderr=subprocess.PIPE, text=True, timeout=HANGS)
     assert done.returncode != 0
     assert "in use" in done.stderr and str(swarm.processes["coordinatord"].pid) in done.stderr

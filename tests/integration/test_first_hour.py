@@ -13,7 +13,7 @@ import termios
 import pytest
 import yaml
 
-from common import BIN, make_dataset, read_safetensors, skerry, write_job
+from common import BIN, HANGS, make_dataset, read_safetensors, skerry, write_job
 import frozen_models  # tests/tools, where common looks
 
 
@@ -46,7 +46,7 @@ def test_check_measures_texts_and_routers(tmp_path):
     assert said["workers"] == 2 and said["seen"] == 2 * 4 * 3 * 2 and said["step_s"] > 0  # as many as `skerry run` has
     assert json.loads(skerry("check", job, "--json", "--workers", 1).stdout)["seen"] == 4 * 3 * 2
     done = subprocess.run([os.path.join(BIN, "workerd"), "measure", job, "--together", "3", "--threads", "1"], capture_output=True, text=True,
-                          check=False, timeout=60)
+                          check=False, timeout=HANGS)
     assert json.loads(done.stdout)["together"] == 3, done.stderr
     path = write_job(tmp_path)
     with open(path, encoding="utf-8") as f:
@@ -59,9 +59,9 @@ def test_check_measures_texts_and_routers(tmp_path):
 
 def test_measure_reads_a_pipe_that_has_no_name(tmp_path):
     with open(write_job(tmp_path), encoding="utf-8") as f:
-        done = subprocess.run([os.path.join(BIN, "workerd"), "measure", "-", "--classes", "2"], stdin=f, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([os.path.join(BIN, "workerd"), "measure", "-", "--classes", "2"], stdin=f, capture_output=True, text=True, check=False, timeout=HANGS)
     assert json.loads(done.stdout)["step_s"] > 0, done.stderr
-    done = subprocess.run([os.path.join(BIN, "workerd"), "measure", "-", "--classes", "2"], input="nonsense", capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([os.path.join(BIN, "workerd"), "measure", "-", "--classes", "2"], input="nonsense", capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode != 0 and "standard input" in done.stderr, done.stderr
 
 
@@ -70,10 +70,10 @@ def test_check_without_workerd_still_checks(tmp_path):
     alone.mkdir()
     shutil.copy(os.path.join(BIN, "skerry"), alone)
     job = write_job(tmp_path)
-    done = subprocess.run([alone / "skerry", "check", job], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([alone / "skerry", "check", job], capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0 and done.stdout == f"{job}: fine; 96 images in 2 classes (9 held out)\n", done.stderr
     assert done.stderr.startswith("nothing is predicted: ") and len(done.stderr.splitlines()) == 1
-    done = subprocess.run([alone / "skerry", "check", job, "--json"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([alone / "skerry", "check", job, "--json"], capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0 and "workerd" in json.loads(done.stdout)["refused"] and not done.stderr, done.stderr
 
 
@@ -82,7 +82,7 @@ def test_a_temporary_directory_elsewhere(tmp_path):
     write_job(tmp_path)
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh",
                            os.path.join(BIN, "skerry"), "check", "job.yaml"],
-                          env={**os.environ, "TMPDIR": "."}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+                          env={**os.environ, "TMPDIR": "."}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0 and not done.stderr and "a step" in done.stdout, done.stdout + done.stderr
 
 
@@ -90,7 +90,7 @@ def test_a_temporary_directory_that_is_full(tmp_path):
     write_job(tmp_path)
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=8k none /mnt && exec "$@"', "sh",
                            os.path.join(BIN, "skerry"), "check", "job.yaml"],
-                          env={**os.environ, "TMPDIR": "/mnt"}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+                          env={**os.environ, "TMPDIR": "/mnt"}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 1 and "No space left on device; set TMPDIR to a directory with more space" in done.stderr, done.stderr
 
 
@@ -257,7 +257,7 @@ def on_terminal(columns, *args, cwd):
         while part := os.read(master, 4096):
             drawn += part
     os.close(master)
-    assert done.wait(60) == 0, drawn
+    assert done.wait(HANGS) == 0, drawn
     return done.stdout.read(), re.split("\r\x1b\\[K|\r\n", drawn.decode())
 
 
@@ -289,7 +289,7 @@ def test_new_measures_only_what_it_can_write_down(tmp_path):
     make_dataset(tmp_path / "pics", classes=1, images=48)
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
                            'mount -t tmpfs -o ro none /mnt && cd /mnt && exec "$@"', "sh", f"{BIN}/skerry", "new", "job", "--images", tmp_path / "pics"],
-                          capture_output=True, text=True, check=False, timeout=60)
+                          capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 1 and "job.yaml" in done.stderr and "Read-only file system" in done.stderr, done.stderr
     assert "go to one that you may write to" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -319,7 +319,7 @@ def test_run_in_narrow_places(tmp_path, prefix):
     """In a container, on a small machine, over ssh without a terminal; `nobody` is a user without a name, home or rights."""
     out = tmp_path / "out"
     done = subprocess.run([*prefix, f"{BIN}/skerry", "run", write_job(tmp_path), "--workers", "2", "--out", out],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=180)
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0, done.stderr
     assert (out / "model" / "model.safetensors").exists()
     assert "\x1b" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr

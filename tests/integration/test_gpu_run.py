@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 
-from common import wait_until
+from common import HANGS, wait_until
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 BUILD = os.path.abspath(os.environ.get("SKERRY_BUILD", "build"))
@@ -74,7 +74,7 @@ exec {sys.executable} "$@"
 ''')
     python.chmod(0o755)
     process = start(out, "--short", PYTHON=str(python))
-    told = process.communicate(timeout=900)[0].decode()
+    told = process.communicate(timeout=4 * HANGS)[0].decode()
     assert process.returncode == 0, told
     first = begun.read_text().splitlines()[0]
     assert first != "groups:", "PyTorch started before any group"
@@ -88,7 +88,7 @@ exec {sys.executable} "$@"
 
 def test_a_device_that_does_not_open(tmp_path):
     process = start(tmp_path, "--short", on=(), CUDA_VISIBLE_DEVICES="")
-    told = process.communicate(timeout=300)[0].decode()
+    told = process.communicate(timeout=4 * HANGS)[0].decode()
     assert process.returncode == 1, told
     assert "run.sh: cuda:0 does not open" in told
     assert re.fullmatch(r"start-\d{8}T\d{6}\.log", "".join(os.listdir(tmp_path)))
@@ -136,8 +136,8 @@ mkdir -p "$XDG_CACHE_HOME/skerry" && touch "$XDG_CACHE_HOME/skerry/products"
 exec sleep 3600
 """
     cache = tmp_path / "cache"
-    process = start(tmp_path / "out", "--short", SECONDS_MAX="75", XDG_CACHE_HOME=str(cache), **stand_ins(tmp_path / "build", hangs))
-    told = process.communicate(timeout=600)[0].decode()
+    process = start(tmp_path / "out", "--short", SECONDS_MAX="120", XDG_CACHE_HOME=str(cache), **stand_ins(tmp_path / "build", hangs))
+    told = process.communicate(timeout=4 * HANGS)[0].decode()
     assert process.returncode == 1
     assert told.index("train: done") < told.index("bench: done") < told.index("why: done") < told.index("\nfigures\n"), told
     assert re.search(r"^operations against the reference: adaln +\d+ s  FAILED: over \d+ s$", told, re.M), told
@@ -150,14 +150,14 @@ def test_a_list_that_fails(tmp_path):
     for name, lists in [("fails", "exit 3"), ("empty", ":")]:
         folder = tmp_path / name
         process = start(folder / "out", "--only", "ops", **stand_ins(folder / "build", lists))
-        told = process.communicate(timeout=300)[0].decode()
+        told = process.communicate(timeout=4 * HANGS)[0].decode()
         assert process.returncode == 1
         assert re.search(r"^operations against the reference: their names +\d+ s  FAILED", told, re.M), told
 
 
 def test_groups_of_a_call(tmp_path):
     process = start(tmp_path, "--only", "swarm whole")
-    told = process.communicate(timeout=900)[0].decode()
+    told = process.communicate(timeout=4 * HANGS)[0].decode()
     assert process.returncode == 0, told
     found = records(tmp_path)
     assert len(found) <= FILES_MAX and len(told) <= OUTPUT_MAX

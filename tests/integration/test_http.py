@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import test_ddm
-from common import BIN, make_dataset, wait_until, write_job
+from common import BIN, HANGS, make_dataset, wait_until, write_job
 from openapi import OpenApi, registered_routes
 from swarm import running, swarm  # noqa: F401 (a fixture)
 
@@ -72,7 +72,7 @@ def mixed(tmp_path_factory):
             return job["state"] in ("done", "failed", "cancelled")
 
         wait_until(over, 120, "the experts")
-        api.watched = watch.communicate(timeout=20)[0]
+        api.watched = watch.communicate(timeout=HANGS)[0]
         yield api
 
 
@@ -135,7 +135,7 @@ def test_every_documented_operation_answers_as_documented(api):
     name = hashlib.sha256(content).hexdigest()
     ticket = api.call("prepareUpload", json={"sha256": name, "size": len(content)}).json()
     assert not ticket["have"]
-    put = api.swarm.stranger().put(api.swarm.url + ticket["url"], data=content, timeout=20)
+    put = api.swarm.stranger().put(api.swarm.url + ticket["url"], data=content, timeout=HANGS)
     assert put.status_code == 201, put.text
     api.check(api.operations()["putBlob"][2], put)
     api.called.add(("putBlob", 201))
@@ -153,7 +153,7 @@ def test_every_documented_operation_answers_as_documented(api):
     api.call("resumeJob", 404, params={"id": 99})
     api.call("rollBackJob", 409, params={"id": second}, json={"to": 0})
     api.call("cancelJob", params={"id": second})
-    third = api.swarm.submit(rounds=1000, steps=100)
+    third = api.swarm.submit(rounds=1000, steps=400)
     api.swarm.wait_round(third, 1)
     assert api.call("rollBackJob", params={"id": third}, json={"to": 0}).json() == {"id": third, "to": 0}
     api.call("cancelJob", params={"id": third})
@@ -186,7 +186,7 @@ def submit_again(api):
     content = os.urandom(64)
     sha = hashlib.sha256(content).hexdigest()
     ticket = api.swarm.post("/v1/uploads", {"sha256": sha, "size": len(content)}).json()
-    put = api.swarm.stranger().put(api.swarm.url + ticket["url"], data=content, timeout=20)
+    put = api.swarm.stranger().put(api.swarm.url + ticket["url"], data=content, timeout=HANGS)
     assert put.status_code == 201
     shard = {"sha256": sha, "size": len(content), "samples": 32, "holdout": False}
     body = {"spec": spec, "dataset": {"classes": classes, "counts": [16] * len(classes), "shards": [shard], "bad": []}}
@@ -204,7 +204,7 @@ def test_without_the_secret_nothing_is_told(quiet, presented):
             continue
         path = re.sub(r"\{id\}", "1", path).replace("{sha256}", NOBODY)
         answer = quiet.swarm.stranger().request(method, quiet.swarm.url + path, headers={"Authorization": presented} if presented else {},
-                                  timeout=20, json={} if method == "post" else None)
+                                  timeout=HANGS, json={} if method == "post" else None)
         allowed = (401, 403) if name == "getBlob" else (401,)  # there a ticket would do, too
         assert answer.status_code in allowed, f"{name}: {answer.status_code}"
         quiet.check(op, answer)
@@ -212,35 +212,35 @@ def test_without_the_secret_nothing_is_told(quiet, presented):
 
 def test_a_workers_token_is_not_a_users(quiet):
     answer = quiet.swarm.stranger().get(quiet.swarm.url + "/v1/status", headers={"Authorization": f"Bearer {quiet.swarm.worker_token}"},
-                          timeout=20)
+                          timeout=HANGS)
     assert answer.status_code in (401, 403)
 
 
 def test_login_sets_a_cookie_that_scripts_cannot_read(quiet):
     browser = quiet.swarm.stranger()
-    form = browser.get(quiet.swarm.url + "/", timeout=20)
+    form = browser.get(quiet.swarm.url + "/", timeout=HANGS)
     assert form.status_code == 200 and 'name="token"' in form.text
-    denied = browser.get(quiet.swarm.url + "/?token=wrong", timeout=20)
+    denied = browser.get(quiet.swarm.url + "/?token=wrong", timeout=HANGS)
     assert denied.status_code == 401 and "not the right one" in denied.text
     assert not browser.cookies
-    inside = browser.get(quiet.swarm.url + f"/?token={quiet.swarm.token}", timeout=20, allow_redirects=False)
+    inside = browser.get(quiet.swarm.url + f"/?token={quiet.swarm.token}", timeout=HANGS, allow_redirects=False)
     assert inside.status_code == 303 and inside.headers["Location"] == "/"
     cookie = inside.headers["Set-Cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Secure", "Path=/"))
-    page = browser.get(quiet.swarm.url + "/", timeout=20)
+    page = browser.get(quiet.swarm.url + "/", timeout=HANGS)
     assert 'id="loss-title"' in page.text
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
-    assert browser.get(quiet.swarm.url + "/v1/status", timeout=20).status_code == 200
+    assert browser.get(quiet.swarm.url + "/v1/status", timeout=HANGS).status_code == 200
     assert quiet.swarm.token.split(".")[-1] not in cookie, "the cookie is the secret"
     foreign = {"Origin": "https://localhost:1"}
     for path in ("/v1/workers/1/drain", "/logout"):
-        assert browser.post(quiet.swarm.url + path, headers=foreign, timeout=20).status_code == 403
+        assert browser.post(quiet.swarm.url + path, headers=foreign, timeout=HANGS).status_code == 403
     ours = {"Origin": quiet.swarm.url}
-    assert browser.post(quiet.swarm.url + "/v1/workers/1/drain", headers=ours, timeout=20).status_code == 404
-    browser.post(quiet.swarm.url + "/logout", headers=ours, timeout=20)
-    assert browser.get(quiet.swarm.url + "/v1/status", timeout=20).status_code == 401
-    bad = browser.post(quiet.swarm.url + "/login", data={"token": "a\r\nSet-Cookie: x=y"}, timeout=20, allow_redirects=False)
+    assert browser.post(quiet.swarm.url + "/v1/workers/1/drain", headers=ours, timeout=HANGS).status_code == 404
+    browser.post(quiet.swarm.url + "/logout", headers=ours, timeout=HANGS)
+    assert browser.get(quiet.swarm.url + "/v1/status", timeout=HANGS).status_code == 401
+    bad = browser.post(quiet.swarm.url + "/login", data={"token": "a\r\nSet-Cookie: x=y"}, timeout=HANGS, allow_redirects=False)
     assert bad.status_code == 401 and "Set-Cookie" not in bad.headers
 
 
@@ -293,7 +293,7 @@ def plain_path(path):
 def ask_oddly(api, name, odd, expected=KINDS, **how):
     """Asks; returns what is wrong with the answer, "" if it is one of those expected and as documented."""
     method, _, op = api.operations()[name]
-    answer = api.swarm.session.request(method, api.swarm.url + odd, timeout=20, allow_redirects=False, **how)
+    answer = api.swarm.session.request(method, api.swarm.url + odd, timeout=HANGS, allow_redirects=False, **how)
     what = f"{method} {odd[:80]} {str(how)[:200]}: {answer.status_code} {answer.text[:200]}"
     if answer.status_code not in expected:
         return f"not one of {expected}: {what}"
@@ -368,7 +368,7 @@ def refused_by_length(api, name, path):
     """From its headers alone, before a byte of the body is there."""
     context = ssl.create_default_context(cafile=api.swarm.session.verify)
     context.check_hostname = False
-    client = http.client.HTTPSConnection("127.0.0.1", api.swarm.ports["http_port"], context=context, timeout=20)
+    client = http.client.HTTPSConnection("127.0.0.1", api.swarm.ports["http_port"], context=context, timeout=HANGS)
     client.putrequest("POST", path)
     client.putheader("Authorization", f"Bearer {api.swarm.token}")
     client.putheader("Content-Length", "9000000")
@@ -403,10 +403,10 @@ def test_a_query_that_is_too_long(quiet, arguments, status):
 
 def test_wrong_methods(quiet):
     for method, path in (("DELETE", "/v1/jobs"), ("POST", "/v1/status"), ("PUT", "/healthz")):
-        answer = quiet.swarm.session.request(method, quiet.swarm.url + path, timeout=20)
+        answer = quiet.swarm.session.request(method, quiet.swarm.url + path, timeout=HANGS)
         assert answer.status_code == 405 and answer.headers["Allow"], answer.text
         quiet.validate_named(answer.json(), "Error")
-    answer = quiet.swarm.session.delete(quiet.swarm.url + "/v1/jobs", timeout=20)
+    answer = quiet.swarm.session.delete(quiet.swarm.url + "/v1/jobs", timeout=HANGS)
     assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
@@ -477,7 +477,7 @@ def test_a_finished_job_is_told_in_full(trained):
     versions = trained.call("listModules").json()["items"][0]["versions"]
     assert versions[0]["sha256"] == job["modules"][0]["sha256"] == versions[0]["full"]["sha256"]
     assert versions[0]["provenance"]["contributions"]
-    sizes = trained.swarm.session.head(trained.swarm.url + f"/v1/blobs/{versions[0]['ema']['sha256']}", timeout=20)
+    sizes = trained.swarm.session.head(trained.swarm.url + f"/v1/blobs/{versions[0]['ema']['sha256']}", timeout=HANGS)
     assert int(sizes.headers["Content-Length"]) == versions[0]["ema"]["size"]
 
 
@@ -638,11 +638,11 @@ def test_blobs_by_range(trained):
 def test_an_upload_with_another_content_is_refused(quiet):
     content = b"what was promised"
     ticket = quiet.call("prepareUpload", json={"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}).json()
-    put = quiet.swarm.stranger().put(quiet.swarm.url + ticket["url"], data=b"what has now come", timeout=20)
+    put = quiet.swarm.stranger().put(quiet.swarm.url + ticket["url"], data=b"what has now come", timeout=HANGS)
     assert put.status_code == 422 and put.json()["error"]["code"] == "hash_mismatch"
     quiet.check(quiet.operations()["putBlob"][2], put)
     forged = ticket["url"][:-4] + "0000"
-    assert quiet.swarm.stranger().put(quiet.swarm.url + forged, data=content, timeout=20).status_code in (401, 403)
+    assert quiet.swarm.stranger().put(quiet.swarm.url + forged, data=content, timeout=HANGS).status_code in (401, 403)
 
 
 def test_what_was_acknowledged_survives_a_kill(api):
@@ -664,7 +664,7 @@ def test_a_stopping_coordinator_ends_its_streams(api):
     events = api.swarm.events()
     wait_until(lambda: events.is_alive(), 5, "the stream")
     assert api.swarm.kill("coordinatord", signal.SIGTERM) == 0
-    events.join(10)
+    events.join(HANGS)
     assert not events.is_alive()
 
 
@@ -679,6 +679,6 @@ def test_an_empty_dataset_class_is_named(quiet, tmp_path):
 def test_plain_http_on_loopback(tmp_path):
     with running(tmp_path, "--plain-http") as s:
         assert s.url.startswith("http://")
-        inside = s.stranger().get(s.url + f"/?token={s.token}", timeout=20, allow_redirects=False)
+        inside = s.stranger().get(s.url + f"/?token={s.token}", timeout=HANGS, allow_redirects=False)
         assert inside.status_code == 303 and "Secure" not in inside.headers["Set-Cookie"]
         assert s.get("/v1/status").status_code == 200

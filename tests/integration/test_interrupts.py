@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, children_of, make_dataset, wait_until, write_job
+from common import BIN, HANGS, children_of, make_dataset, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 
@@ -40,7 +40,7 @@ def drawing(swarm, job, state):
 
 
 def ended(process, words):
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=HANGS)
     lines = [line for line in told.splitlines() if line.startswith("skerry: ")]
     assert process.returncode == 130 and len(lines) == 1 and words in lines[0], (process.returncode, told)
 
@@ -60,10 +60,10 @@ def test_a_drawing_ends_with_its_asker(swarm, signo):
     swarm.kill("a", signal.SIGTERM)
     process = asks(swarm, "sample", job, "--out", swarm.folder + "/x.png")
     task = drawing(swarm, job, "pending")["id"]
-    assert select.select([process.stderr], [], [], 30)[0], "said why nobody draws"
+    assert select.select([process.stderr], [], [], HANGS)[0], "said why nobody draws"
     assert f"task {task}: no worker is here; start one with workerd --join" in process.stderr.readline()
     assert swarm.skerry("cancel", "--task", task).returncode == 0
-    assert process.wait(30) == 1 and f"task {task}" not in swarm.skerry("tasks").stdout
+    assert process.wait(HANGS) == 1 and f"task {task}" not in swarm.skerry("tasks").stdout
 
 
 @pytest.mark.parametrize("args", [("check", "job.yaml"), ("new", "other", "--images", "data")], ids=lambda args: args[0])
@@ -101,7 +101,7 @@ def test_a_reader_that_goes_away(swarm):
     process = asks(swarm, "sample", job, "--tokens", 4096, "--temperature", 0, stdout=subprocess.PIPE)
     assert process.stdout.read(1)
     process.stdout.close()
-    assert process.wait(60) == 130
+    assert process.wait(HANGS) == 130
     assert "is cancelled" in process.stderr.read()
     assert drawing(swarm, job, "cancelled")
     refused = swarm.skerry("sample", job, "--tokens", 4097)
@@ -131,7 +131,7 @@ def test_watching_says_once_that_the_coordinator_is_away(swarm):
     """Into a file or a pipe, where no line is redrawn: whether it is gone, or there and says nothing."""
     def says(words, pipe="stderr"):
         said = getattr(process, pipe)
-        assert select.select([said], [], [], 60)[0], words
+        assert select.select([said], [], [], HANGS)[0], words
         line = said.readline()
         assert line.startswith(words), line
         return line
@@ -171,6 +171,6 @@ def test_a_worker_that_has_not_begun_ends_at_once(tmp_path):
     try:
         wait_until(lambda: catches(worker.pid, signal.SIGTERM), 10, "it to wait for its token")
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(HANGS) == 0
     finally:
         worker.kill()

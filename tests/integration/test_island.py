@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import numpy as np
-from common import make_dataset, read_safetensors, wait_until, write_job
+from common import HANGS, make_dataset, read_safetensors, wait_until, write_job
 from swarm import BIN, swarm  # noqa: F401  (fixture)
 
 JOB = dict(rounds=2, steps=6, replicas=1, lr=1, momentum=0, ema=0, up="f32", down="f32", holdout=0, images=48)
@@ -166,7 +166,7 @@ def test_a_plan_of_what_is_here(tmp_path):
     path = write_job(tmp_path / "job", depth=3, **JOB)
 
     def plan(*args, job=path):
-        return subprocess.run([os.path.join(BIN, "workerd"), "--plan", job, *args], capture_output=True, text=True, timeout=60)
+        return subprocess.run([os.path.join(BIN, "workerd"), "--plan", job, *args], capture_output=True, text=True, timeout=HANGS)
 
     told = plan("--device", "cpu,cpu", "--threads", "2")
     assert told.returncode == 0, told.stderr

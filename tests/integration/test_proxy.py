@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import requests
 
-from common import skerry, wait_until
+from common import HANGS, skerry, wait_until
 from swarm import AnyName, running
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "nginx")
@@ -122,13 +122,13 @@ def test_the_page_under_another_certificate(behind):
     if "nginx" not in s.processes:
         s.proxy.start()
     browser, url = s.proxy.browser(), s.proxy.url
-    form = browser.get(url + "/", timeout=20)
+    form = browser.get(url + "/", timeout=HANGS)
     assert form.status_code == 200 and "<form" in form.text
-    login = browser.post(url + "/login", {"token": s.token}, timeout=20, allow_redirects=False)
+    login = browser.post(url + "/login", {"token": s.token}, timeout=HANGS, allow_redirects=False)
     assert login.status_code == 303 and "Secure" in login.headers["Set-Cookie"]
-    assert browser.get(url + "/v1/status", timeout=20).json()["cluster"] == s.get("/v1/status").json()["cluster"]
+    assert browser.get(url + "/v1/status", timeout=HANGS).json()["cluster"] == s.get("/v1/status").json()["cluster"]
     # events come when they happen, not when a buffer is full
-    events = browser.get(url + "/v1/events", stream=True, timeout=20)
+    events = browser.get(url + "/v1/events", stream=True, timeout=HANGS)
     assert events.headers["Content-Type"].startswith("text/event-stream")
     lines = events.iter_lines(chunk_size=1)
     job = s.submit(rounds=1, steps=1)
@@ -136,15 +136,15 @@ def test_the_page_under_another_certificate(behind):
     events.close()
     # what changes something: for pages of this origin alone
     cancel = f"{url}/v1/jobs/{job}/cancel"
-    assert browser.post(cancel, headers={"Origin": "https://elsewhere.example.org"}, timeout=20).status_code == 403
-    assert browser.post(cancel, headers={"Origin": url}, timeout=20).status_code in (200, 409)
+    assert browser.post(cancel, headers={"Origin": "https://elsewhere.example.org"}, timeout=HANGS).status_code == 403
+    assert browser.post(cancel, headers={"Origin": url}, timeout=HANGS).status_code in (200, 409)
     # blobs, both ways, larger than what nginx lets pass by default
     program, blob = s.proxy.browser(), os.urandom(3 << 20)  # without the cookie, which is for pages
     sha = hashlib.sha256(blob).hexdigest()
     bearer = {"Authorization": s.session.headers["Authorization"]}
-    ticket = program.post(url + "/v1/uploads", json={"sha256": sha, "size": len(blob)}, headers=bearer, timeout=20).json()
-    assert program.put(url + ticket["url"], blob, timeout=60).status_code == 201
-    part = program.get(f"{url}/v1/blobs/{sha}", headers={**bearer, "Range": "bytes=1048576-1048585"}, timeout=20)
+    ticket = program.post(url + "/v1/uploads", json={"sha256": sha, "size": len(blob)}, headers=bearer, timeout=HANGS).json()
+    assert program.put(url + ticket["url"], blob, timeout=HANGS).status_code == 201
+    part = program.get(f"{url}/v1/blobs/{sha}", headers={**bearer, "Range": "bytes=1048576-1048585"}, timeout=HANGS)
     assert part.status_code == 206 and part.content == blob[1 << 20:(1 << 20) + 10]
 
 

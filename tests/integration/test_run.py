@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from common import BIN, children_of, make_dataset, read_safetensors, skerry, wait_until, write_job
+from common import BIN, HANGS, children_of, make_dataset, read_safetensors, skerry, wait_until, write_job
 
 
 def png_size(path):
@@ -99,7 +99,7 @@ def test_a_job_begins_when_all_workers_are_here(tmp_path):
     workerd.write_text(SLOW_TO_START.format(log=out / "logs" / "worker-1.log", began=began, bin=BIN))
     workerd.chmod(0o755)
     done = subprocess.run([tmp_path / "bin" / "skerry", "run", write_job(tmp_path), "--workers", "2", "--out", out], capture_output=True,
-                          text=True, timeout=180, check=False)
+                          text=True, timeout=HANGS, check=False)
     assert done.returncode == 0, done.stderr
     assert began.read_text() == "0\n", "tasks that the first had done when the second began to start"
 
@@ -126,7 +126,7 @@ def test_the_newest_samples_are_there_while_it_trains(tmp_path):
     assert run.poll() is None, open(tmp_path / "err").read()
     assert png_size(grid)[0] >= 32
     run.send_signal(signal.SIGINT)
-    assert run.wait(20) == 130
+    assert run.wait(HANGS) == 130
 
 
 def gone(pids):
@@ -145,7 +145,7 @@ def test_a_signal_ends_it_cleanly(tmp_path, signo):
     assert second.returncode == 1 and "another `skerry run` is at work in" in second.stderr, second.stderr
     assert (tmp_path / "out" / ".swarm").exists() and run.poll() is None, "the first one goes on"
     run.send_signal(signo)
-    assert run.wait(20) == 130
+    assert run.wait(HANGS) == 130
     assert gone(kids)
     assert not (tmp_path / "out" / ".swarm").exists()
     assert "interrupted" in open(tmp_path / "err").read()
@@ -164,7 +164,7 @@ def test_a_worker_that_ends_does_not_cost_the_training(tmp_path):
     run, kids = start_long_run(tmp_path)
     worker = next(pid for pid in kids if open(f"/proc/{pid}/comm").read().startswith("workerd"))
     os.kill(worker, signal.SIGTERM)
-    assert run.wait(60) == 1
+    assert run.wait(HANGS) == 1
     said = open(tmp_path / "err").read()
     assert "ended by itself" in said and f"skerry: what was trained is in {tmp_path}/out/unfinished\n" in said, said
     saved_unfinished(tmp_path / "out")
@@ -177,7 +177,7 @@ def test_what_cannot_be_saved_is_kept(tmp_path):
     run = subprocess.Popen([f"{BIN}/skerry", "run", job, "--workers", "1", "--out", out], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: (out / "logs" / "worker-1.log").exists(), 60, "it to have begun")
     (out / "model").touch()
-    said = run.communicate(timeout=120)[1]
+    said = run.communicate(timeout=HANGS)[1]
     assert run.returncode == 1 and "done after round 6/6" in said and f"{out}/model is a file" in said, said
     assert os.listdir(out / ".swarm") == ["coordinator"]
     (out / "model").unlink()
@@ -187,7 +187,7 @@ def test_what_cannot_be_saved_is_kept(tmp_path):
         coordinator = subprocess.Popen(shlex.split(serve), stdout=subprocess.PIPE, text=True)
         try:
             wait_until(lambda: "user.token" in coordinator.stdout.readline(), 20, "the coordinator")
-            done = subprocess.run(shlex.split(export.replace("MODEL", str(tmp_path / "model"))), capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(shlex.split(export.replace("MODEL", str(tmp_path / "model"))), capture_output=True, text=True, timeout=HANGS, check=False)
             assert done.returncode == 0, done.stderr
         finally:
             coordinator.terminate()
@@ -217,7 +217,7 @@ def test_results_of_an_earlier_run_are_named(tmp_path):
     run, _ = start_long_run(tmp_path, sample_every=1)
     wait_until(lambda: (out / "samples.png").stat().st_mtime_ns != grid or run.poll() is not None, 60, "a new grid")
     run.send_signal(signal.SIGINT)
-    assert run.wait(20) == 130
+    assert run.wait(HANGS) == 130
     assert open(tmp_path / "err").read().splitlines()[-1] == f"skerry: still of an earlier run: loss.svg, metrics.jsonl, model, model-3, model-router, report.json, samples-expert-3.png in {out}"
     assert (out / "model" / "model.safetensors").read_bytes() == model, "which nobody asked to remove"
 
@@ -231,7 +231,7 @@ def test_its_own_death_takes_the_swarm_along(tmp_path):
     assert f"did not save is in {tmp_path}/out/.swarm-unsaved now; to save it" in open(tmp_path / "err").read()
     assert (tmp_path / "out" / ".swarm-unsaved" / "coordinator").exists()
     run.send_signal(signal.SIGINT)
-    assert run.wait(20) == 130
+    assert run.wait(HANGS) == 130
     assert f"did not save is in {tmp_path}/out/.swarm-unsaved until you remove it\n" in open(tmp_path / "err").read()
 
 
@@ -295,6 +295,6 @@ def test_what_fails_again_and_again_ends_the_run(tmp_path, doing, said):
         text = re.sub(r"train: {(.*?)lr: [^,}]*", r"train: {\1lr: 10", text)
         assert "lr: 10" in text
     open(job, "w", encoding="utf-8").write(text)
-    done = skerry("run", job, "--workers", "2", "--out", tmp_path / "out", timeout=90)
+    done = skerry("run", job, "--workers", "2", "--out", tmp_path / "out", timeout=HANGS)
     assert done.returncode == 5, done.stderr
     assert re.search(said, done.stderr), done.stderr

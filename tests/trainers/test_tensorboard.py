@@ -15,7 +15,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
-from common import BIN, wait_until  # noqa: E402
+from common import BIN, HANGS, wait_until  # noqa: E402
 from swarm import running  # noqa: E402
 
 
@@ -89,14 +89,14 @@ def test_pictures_through_a_crash(tmp_path):
         second = s.skerry("watch", job, "--tensorboard", out)
         assert second.returncode == 1 and "in use by process" in second.stderr
         first.send_signal(signal.SIGKILL)
-        first.wait(20)
+        first.wait(HANGS)
         # What a crash leaves behind what the state vouches for: a whole record again, and half of one.
         (file,) = glob.glob(f"{run}/*tfevents*")
         assert s.job(job)["state"] == "running"
         records = list(records_of(open(file, "rb").read()))
         with open(file, "ab") as f:
             f.write(records[-1] + records[-1][:20])
-        assert watch(s, job, out).wait(120) == 0
+        assert watch(s, job, out).wait(HANGS) == 0
         s.wait_job(job, "done")
         events, end = check_all(s, job, run)
         drawn = s.job(job)["samples"]
@@ -143,7 +143,7 @@ def test_texts_of_several_paths(tmp_path):
         done = s.skerry("submit", tmp_path / "job.yaml", "--json")
         assert done.returncode == 0, done.stderr
         job = json.loads(done.stdout.splitlines()[-1])["id"]
-        assert watch(s, job, tmp_path / "board").wait(120) == 0
+        assert watch(s, job, tmp_path / "board").wait(HANGS) == 0
         events, _ = check_all(s, job, tmp_path / "board" / f"tale-{job}")
         told = {e.tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"] if tag.startswith("samples")
                 for e in events.Tensors(tag)}

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
-from common import BIN, wait_until  # noqa: E402
+from common import BIN, HANGS, wait_until  # noqa: E402
 from swarm import running  # noqa: E402
 
 PACKAGE = pathlib.Path(os.environ.get("SKERRY_BUILD", "build")).resolve() / "python"
@@ -65,10 +65,10 @@ def test_mlflow_over_two_starts(tmp_path):
         assert s.skerry("drain", 1).returncode == 0  # so the job does not end before all of this
         wait_until(lambda: handed_on(board) > told, 120, "the first points")
         first.send_signal(signal.SIGTERM)
-        assert first.wait(120) == 130
+        assert first.wait(HANGS) == 130
         assert s.job(job)["state"] == "running"
         s.worker("two")
-        assert track(s, job, board, "--mlflow", "islands", **here).wait(180) == 0
+        assert track(s, job, board, "--mlflow", "islands", **here).wait(HANGS) == 0
         os.environ.update(here)
         client = MlflowClient(uri)
         (run,) = client.search_runs([client.get_experiment_by_name("islands").experiment_id])
@@ -78,7 +78,7 @@ def test_mlflow_over_two_starts(tmp_path):
         assert len(client.get_metric_history(run.info.run_id, "held_out")) == 14
         drawn = client.list_artifacts(run.info.run_id, "samples")
         assert len(drawn) == len(s.job(job)["samples"]) > 0
-        assert track(s, job, board, "--mlflow", "other", **here).wait(180) == 0  # another experiment has all of it, too
+        assert track(s, job, board, "--mlflow", "other", **here).wait(HANGS) == 0  # another experiment has all of it, too
         (other,) = client.search_runs([client.get_experiment_by_name("other").experiment_id])
         assert len(client.get_metric_history(other.info.run_id, "loss/replica-0")) == len(told)
         assert [f.path for f in client.list_artifacts(run.info.run_id) if not f.is_dir] == ["job.md"]
@@ -100,7 +100,7 @@ def test_wandb_without_an_account(tmp_path):
         s.worker("one")
         job = s.submit(rounds=2, steps=20, sample_every=2, eval_every=1)
         assert track(s, job, tmp_path / "board", "--wandb", "islands", WANDB_MODE="offline", WANDB_DIR=str(tmp_path),
-                     WANDB_SILENT="true").wait(180) == 0
+                     WANDB_SILENT="true").wait(HANGS) == 0
         (file,) = glob.glob(f"{tmp_path}/wandb/offline-run-*/run-*.wandb")
         rows = []
         for raw in records_of(pathlib.Path(file).read_bytes()):
@@ -160,7 +160,7 @@ def test_an_interrupt_ends_it_whoever_swallows_it(tmp_path):
     watch.write_text("""#!/bin/sh\n[ $1 = status ] && echo '{"name": "tiny"}' && exit\ntrap '' TERM\nexec sleep 600\n""")
     watch.chmod(0o700)
     done = subprocess.run([sys.executable, "-c", STUBBORN, str(tmp_path), str(watch)], env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-                          capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 130 and done.stdout == "closed tiny-1\n", done.stderr
 
 

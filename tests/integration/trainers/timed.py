@@ -1,4 +1,4 @@
-"""A trainer of phases bounded by time: it says when each step was, and what the schedule gives it."""
+"""A trainer of phases bounded by time: it says between which times it asked the schedule, for each step, and what that gave."""
 import json
 import os
 import time
@@ -11,7 +11,8 @@ with skerry.join({"weight": np.zeros(4, np.float32)}) as island:
     for phase in island.phases():
         told, begun = [], time.monotonic()
         while phase.more:
-            told.append((time.monotonic() - begun, phase.lr_scale))
+            before, scale = time.monotonic(), phase.lr_scale
+            told.append((before - begun, scale, time.monotonic() - begun))
             time.sleep(0.02)
             phase.step(loss=1.0, samples=1)
         with open(f"{os.environ['LOG']}/{phase.round}.json", "w", encoding="utf-8") as f:
