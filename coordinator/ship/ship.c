@@ -29,7 +29,7 @@ struct ship {
     struct s3 *entries, *bulk;
     char *prefix, *data_dir;
     struct s3_log log;  /* of the sender: ship_own(), then the writer thread */
-    struct s3_log look; /* of our thread */
+    struct s3_log look; /* tried as often as usual: of the start, then of our thread */
     struct store_away away;
     uint64_t since, since_bytes; /* entries after the newest snapshot; writer thread */
     uint64_t size;               /* of the newest snapshot; as these */
@@ -334,7 +334,7 @@ static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bo
 {
     struct buf raw;
     buf_init(&raw, S3_LOG_ENTRY_MAX);
-    int rc = s3_log_get(&s->log, seq, &raw, e, err);
+    int rc = s3_log_get(&s->look, seq, &raw, e, err);
     buf_release(&raw);
     *ret_there = rc == 0;
     if (rc == 0 && memcmp(e->owner, n->owner, sizeof(n->owner)) != 0)
@@ -346,7 +346,7 @@ static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bo
 static int is_behind(struct ship *s, uint64_t seen, struct err *err)
 {
     uint64_t top = 0;
-    const int rc = s3_log_top(&s->log, &top, err);
+    const int rc = s3_log_top(&s->look, &top, err);
     if (rc < 0)
         return rc;
     if (top > seen)
@@ -369,7 +369,7 @@ static int find_place(struct ship *s, struct store *store, struct store_noted *n
     struct s3_log_entry e;
     uint64_t top = 0;
     bool there = false, beyond = false, noted = false;
-    int rc = n->seq == 0 || store_is_paused(n) ? s3_log_top(&s->log, &top, err) : 0;
+    int rc = n->seq == 0 || store_is_paused(n) ? s3_log_top(&s->look, &top, err) : 0;
     if (rc < 0)
         return rc;
     if (n->seq == 0 && top > 0)
@@ -440,7 +440,8 @@ static int announce(struct ship *s, struct store *store, struct store_noted *n, 
         rc = send_copy(s, &made, err);
     if (rc == 0)
         rc = send_entry(s, OWN_TRIES, err);
-    if (rc == 0 && (rc = s3_log_check(&s->log, err)) == -ERR_STALE)
+    s->look.seq = s->log.seq;
+    if (rc == 0 && (rc = s3_log_check(&s->look, err)) == -ERR_STALE)
         rc = moved(err, s, "the log in the store is further than this data dir");
     s->sent_before = made;
     return rc;

@@ -158,6 +158,23 @@ static void no_room_for_a_copy(void **state)
     assert_int_equal(snapshots(r), 2);
 }
 
+static struct fake_store *busy;
+
+static void first_try_fails(const char *method, const char *key)
+{
+    busy->down = strcmp(method, "GET") == 0 && !busy->down;
+}
+
+/* What a start asks of a store that is busy, or slow, is asked again. */
+static void a_start_beside_a_busy_store(void **state)
+{
+    struct rig *r = *state;
+    busy = &r->f;
+    r->f.look = first_try_fails;
+    goes_on(state);
+    assert_true(r->f.gets > 6);
+}
+
 #define NOT_THERE                                                                                  \
     "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 37\r\n\r\n"                    \
     "<Error><Code>NoSuchKey</Code></Error>"
@@ -407,6 +424,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
+        cmocka_unit_test_setup_teardown(a_start_beside_a_busy_store, begin, end),
         cmocka_unit_test_setup_teardown(no_copy_stays, begin, end),
         cmocka_unit_test_setup_teardown(no_room_for_a_copy, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
