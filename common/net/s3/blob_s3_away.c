@@ -81,7 +81,8 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     pthread_mutex_lock(&s->lock);
     e->busy = e->looking = false;
     pthread_cond_broadcast(&s->changed);
-    if (!brought) /* if it does not answer, no client is sent there until it takes blobs */
+    /* If it does not answer, no client is sent there until it takes blobs. */
+    if (!brought && (rc == 0 || s3_health(s->c).failing_since_unix_ms != 0))
         blob_s3_note(s, rc, err);
     if (rc == 0)
         s->sums = !brought;

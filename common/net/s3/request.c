@@ -414,17 +414,23 @@ bool s3_may_pass(int code)
     return http_curl_is_retryable(code);
 }
 
-/* -ERR_NOTFOUND and -EEXIST are answers like others.  A request that is asked once more as its
- * answer takes longer than others has met a slow machine, and not a store that fails. */
+/* An answer that takes longer than others is of a slow machine, not yet of a store that fails. */
+static bool is_slow(struct s3 *c, const struct s3_request *r)
+{
+    const bool alone = r->once || c->tries == 1;
+    return r->silent && (alone ? patience_of(c, r)->silences < 2 : r->tried == 0);
+}
+
+/* -ERR_NOTFOUND and -EEXIST are answers like others. */
 static void remember(struct s3 *c, const struct s3_request *r, int rc, const struct err *err)
 {
-    if (rc == -ERR_CANCELLED || (r->silent && r->tried == 0 && !r->once && c->tries > 1))
+    if (rc == -ERR_CANCELLED)
         return;
     pthread_mutex_lock(&c->lock);
     if (rc == 0 || rc == -ERR_NOTFOUND || rc == -EEXIST) {
         c->failing_since_unix_ms = 0;
         c->error[0] = '\0';
-    } else {
+    } else if (!is_slow(c, r)) {
         if (c->failing_since_unix_ms == 0)
             c->failing_since_unix_ms = (int64_t)clock_wall_ms();
         (void)snprintf(c->error, sizeof(c->error), "%.250s", err->msg);

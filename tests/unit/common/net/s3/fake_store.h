@@ -28,7 +28,7 @@
 enum fake_how {
     FAKE_REPLY, /* `text` instead of an answer */
     FAKE_CUT,   /* half of the body, then the connection is cut */
-    FAKE_STALL, /* half of the body, then nothing; of a PUT nothing at all */
+    FAKE_STALL, /* half of the body, then nothing; of a PUT or HEAD nothing at all */
     FAKE_FLIP,  /* a bit of the body is wrong */
     FAKE_LOST,  /* it is done, and its answer is lost */
     FAKE_LATER, /* nothing yet */
@@ -341,7 +341,7 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, bool there,
         fd = -1; /* what is sent there goes nowhere */
     struct fake_object *o = fake_find(f->objects, key, false);
     const bool is_head = strcmp(method, "HEAD") == 0;
-    if (now.method && now.how == FAKE_STALL && strcmp(method, "PUT") == 0)
+    if (now.method && now.how == FAKE_STALL && (is_head || strcmp(method, "PUT") == 0))
         return true;
     if (f->down)
         fake_text(fd, "503 Slow Down", "<Error><Code>SlowDown</Code></Error>");

@@ -100,6 +100,22 @@ static void set(struct rig *r, const struct blob_id *id, uint8_t fill)
     mem_free(data);
 }
 
+/* One look that has no answer is no reason to send all clients through us. */
+static void test_away_slow_look(void **state)
+{
+    struct rig *r = *state;
+    char *url = NULL;
+    struct blob_id id, other = {{5}};
+    memset(r->data, 7, LEN);
+    hash_sha256(r->data, LEN, id.sha256);
+    set(r, &id, 7);
+    fake_store_next(&r->f, "HEAD", FAKE_STALL, NULL);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), -ETIMEDOUT);
+    assert_int_equal(r->s->ops->away(r->s, &other, true, LEN, &url), 0);
+    mem_free(url);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), 0);
+}
+
 /* A store that tells no hash: other bytes of the same length are found out before anybody is told
  * that the blob is there, and are deleted. */
 static void test_away_same_length(void **state)
@@ -211,6 +227,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_away_and_deleted, begin, end),
         cmocka_unit_test_setup_teardown(test_not_led, begin, end),
         cmocka_unit_test_setup_teardown(test_away_other_bytes, begin, end),
+        cmocka_unit_test_setup_teardown(test_away_slow_look, begin, end),
         cmocka_unit_test_setup_teardown(test_away_same_length, begin, end),
         cmocka_unit_test_setup_teardown(test_away_not_ours, begin, end),
         cmocka_unit_test_setup_teardown(test_promised_and_given_up, begin, end),
