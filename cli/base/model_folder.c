@@ -714,7 +714,6 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
 {
     char *path = file_join(dir, "config.json");
     struct buf text = {0};
-    json_error_t why;
     int rc = check_there(dir, err);
     if (rc == 0)
         rc = file_read(path, CONFIG_MAX, &text, err);
@@ -725,13 +724,8 @@ int model_folder_config(const char *dir, json_t **ret, struct err *err)
                      "%s has no config.json: name a folder that save_pretrained of transformers or "
                      "diffusers wrote",
                      dir);
-    if (rc == 0) {
-        *ret = json_loads(buf_str(&text), 0, &why);
-        if (!*ret)
-            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line, why.text);
-        else if (!json_is_object(*ret))
-            rc = err_set(err, -ERR_CONFIG, "%s is not a JSON object", path);
-    }
+    if (rc == 0)
+        rc = component_json(path, buf_str(&text), text.len, ret, err);
     buf_release(&text);
     mem_free(path);
     return rc;

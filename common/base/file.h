@@ -18,11 +18,9 @@ int file_read(const char *path, size_t max, struct buf *out, struct err *err);
 /* The same for an open descriptor, to its end; name: for errors. */
 int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct err *err);
 
-/* Does a file begin as what a clone without Git LFS has in place of each large one? */
-static inline bool file_is_placeholder(const void *data, size_t len)
-{
-    return len >= 8 && memcmp(data, "version ", 8) == 0;
-}
+/* -ERR_FORMAT if a file begins as what a clone without Git LFS has in place of each large one;
+ * eight bytes are enough. */
+int file_check_placeholder(const char *path, const void *data, size_t len, struct err *err);
 
 /* A rename destroys its target: -EINVAL if path is a device, a pipe or a link to one, such as
  * /dev/null or /dev/stdout, which root could lose. */

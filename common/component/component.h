@@ -18,6 +18,8 @@
 #ifndef COMMON_COMPONENT_COMPONENT_H
 #define COMMON_COMPONENT_COMPONENT_H
 
+#include <jansson.h>
+
 #include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/st/st.h"
@@ -114,6 +116,8 @@ const struct component_tensor *component_find(const struct component *c, const c
 int component_read(const struct component *c, const struct component_tensor *t, float *out,
                    struct err *err);
 
+/* Parses the bytes of a folder's file, a JSON object (json_decref). */
+int component_json(const char *path, const char *text, size_t len, json_t **ret, struct err *err);
 /* The file of weights in a folder, or the index of their pieces; *ret is static. */
 int component_find_weights(const char *folder, const char **ret, struct err *err);
 /* Appends the files that an index names, each once. */

@@ -464,6 +464,9 @@ static int read_class(struct config *c, enum component_kind kind, struct compone
 int component_json(const char *path, const char *text, size_t len, json_t **ret, struct err *err)
 {
     json_error_t why;
+    int rc = file_check_placeholder(path, text, len, err);
+    if (rc < 0)
+        return rc;
     json_t *json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
     if (!json)
         return err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line, why.text);

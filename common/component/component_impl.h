@@ -3,12 +3,7 @@
 #ifndef COMMON_COMPONENT_COMPONENT_IMPL_H
 #define COMMON_COMPONENT_COMPONENT_IMPL_H
 
-#include <jansson.h>
-
 #include "common/component/component.h"
-
-/* Parses the bytes of the file at `path`, a JSON object (json_decref). */
-int component_json(const char *path, const char *text, size_t len, json_t **ret, struct err *err);
 
 /* Fills kind and vae or text from the bytes of a config.json, `path` for messages. */
 int component_config(const char *path, const char *text, size_t len, enum component_kind kind,

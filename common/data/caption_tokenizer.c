@@ -40,20 +40,22 @@ static int read_object(const struct folder *f, const char *name, size_t max, siz
                        json_t **ret)
 {
     char *path = file_join(f->dir, name);
-    struct buf text;
+    struct buf text = {0};
     json_error_t fault;
     int rc = 0;
     *ret = NULL;
     if (file_exists(path)) {
         rc = file_read(path, max, &text, f->err);
+        if (rc == 0)
+            rc = file_check_placeholder(path, buf_str(&text), text.len, f->err);
         if (rc == 0) {
             *ret = json_loadb(buf_str(&text), text.len, flags, &fault);
             if (!*ret)
                 rc = err_set(f->err, -ERR_FORMAT, "%s, line %d: %s", path, fault.line, fault.text);
             else if (!json_is_object(*ret))
                 rc = err_set(f->err, -ERR_FORMAT, "%s is not a JSON object", path);
-            buf_release(&text);
         }
+        buf_release(&text);
     }
     mem_free(path);
     return rc;

@@ -18,14 +18,11 @@ int tokenizer_parse(const void *data, size_t len, const char *name, struct token
     if (len > TOKENIZER_FILE_MAX)
         return err_set(err, -ERR_LIMIT, "tokenizer %s has %zu bytes, at most %u are possible", name,
                        len, TOKENIZER_FILE_MAX);
-    if (file_is_placeholder(data, len))
-        return err_set(err, -ERR_FORMAT,
-                       "%s is a placeholder of Git LFS, without the tokenizer: run `git lfs pull` "
-                       "in its folder",
-                       name);
+    int rc = file_check_placeholder(name, data, len, err);
+    if (rc < 0)
+        return rc;
     build_open(&b, name, err);
-    int rc =
-        is_spm(data, len) ? tokenizer_read_spm(&b, data, len) : tokenizer_read_json(&b, data, len);
+    rc = is_spm(data, len) ? tokenizer_read_spm(&b, data, len) : tokenizer_read_json(&b, data, len);
     if (rc == 0)
         rc = build_finish(&b);
     return build_close(&b, rc, ret);

@@ -212,11 +212,9 @@ static int check_length(const uint8_t *word, uint64_t file_bytes, const char *na
         return err_set(err, -ERR_FORMAT, "%s is not a safetensors file: it has only %llu bytes",
                        name, (unsigned long long)file_bytes);
     uint64_t n = read_le64(word);
-    if (file_is_placeholder(word, 8))
-        return err_set(err, -ERR_FORMAT,
-                       "%s is a placeholder of Git LFS, without the weights: run `git lfs pull` in "
-                       "its folder",
-                       name);
+    int rc = file_check_placeholder(name, word, 8, err);
+    if (rc < 0)
+        return rc;
     if (n > ST_HEADER_MAX)
         return err_set(err, -ERR_FORMAT,
                        "%s is not a safetensors file: its header would have %llu bytes", name,

@@ -247,6 +247,8 @@ static void folders_are_refused(void **state)
     refused(COMPONENT_VAE, "/config.json is not a JSON object");
     write_text("config.json", "{\"a\": 1, \"a\": 2}");
     refused(COMPONENT_VAE, "config.json:1: duplicate object key");
+    write_text("config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4a5e\n");
+    refused(COMPONENT_VAE, "config.json is a placeholder of Git LFS");
 }
 
 static void configurations_are_refused(void **state)
