@@ -2,8 +2,8 @@
 
     latents_data.py PICTURES OUT [--side 32] [--steps 900]
 
-PICTURES has .png, .jpg or .webp files, in it or in class folders, each with its caption in a .txt
-beside it.  OUT becomes the folder of a pipeline: a small AutoencoderKL trained here on the pictures
+PICTURES has .png, .jpg or .webp files, in it or in class folders, with their captions in a .txt
+beside each.  OUT becomes the folder of a pipeline: a small AutoencoderKL trained here on the pictures
 (shrinks by 4 to 4 channels), a CLIP text encoder with random weights, whose states are fixed random
 features of the words, and a CLIP tokenizer that knows the captions' words.  Needs Debian's python3-torch,
 python3-numpy and python3-pil."""
@@ -116,17 +116,30 @@ class AutoencoderKL(nn.Module):
         return off.abs().mean() + 4 * off.square().mean() + 1e-4 * (mean**2 + logvar.exp() - logvar - 1).mean()
 
 
+def caption_of(path):
+    """The first caption of a .txt; that of a picture without one is empty, as in a job."""
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8-sig", errors="replace") as f:
+        return f.readline().strip()
+
+
 def read(folder, side):
     """All pictures (n, 3, side, side) in [-1, 1], and the captions."""
     pictures, captions = [], []
     found = glob.glob(os.path.join(glob.escape(folder), "*.*")) + glob.glob(os.path.join(glob.escape(folder), "*", "*.*"))
     for path in sorted(p for p in found if p.lower().endswith(IMAGES)):
-        with Image.open(path) as im:
-            pictures.append(np.asarray(im.convert("RGB").resize((side, side), Image.LANCZOS)))
-        with open(os.path.splitext(path)[0] + ".txt", encoding="utf-8") as f:
-            captions.append(f.readline().strip())
+        try:
+            with Image.open(path) as im:
+                pictures.append(np.asarray(im.convert("RGB").resize((side, side), Image.LANCZOS)))
+        except (OSError, Image.DecompressionBombError) as e:
+            print(f"latents: {path} is left out, as it cannot be read: {e}", flush=True)
+            continue
+        captions.append(caption_of(os.path.splitext(path)[0] + ".txt"))
     if not pictures:
         sys.exit(f"latents: no NAME.png, .jpg or .webp in {folder} or in folders in it; `make demo-data` draws some")
+    if not any(captions):
+        sys.exit(f"latents: no picture in {folder} has a caption, in a NAME.txt beside NAME.png")
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1, captions
 
 

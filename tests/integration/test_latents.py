@@ -5,6 +5,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 from PIL import Image
@@ -15,6 +17,7 @@ from swarm import running, swarm  # noqa: F401  (fixture)
 import frozen_models
 
 FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/asan/bin"))
+EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/latents_data.py")
 WORDS = ["a", "red", "blue", "disc", "square", "the"]
 JOB = """name: latents
 seed: 5
@@ -158,7 +161,7 @@ def test_experts_on_latents(place):
             "more": "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"}
     report, out = run(place, "ddm", encoders="path: pipe, run: job", sample=PROMPTS + ", strategy: full", **keys)
     assert [sorted(os.listdir(os.path.join(out, "model-" + name))) for name in ("0", "1", "router")] == \
-        [[".skerry", "config.json", "diffusion_pytorch_model.safetensors"]] * 2 + [[".skerry", "config.json", "model.safetensors"]]
+        [[".skerry", "README.md", "config.json", "diffusion_pytorch_model.safetensors"]] * 2 + [[".skerry", "README.md", "config.json", "model.safetensors"]]
     with open(os.path.join(out, "model-router", "config.json"), encoding="utf-8") as f:
         router = json.load(f)
     assert (router["in_channels"], router["image_size"], router["num_classes"]) == (4, 16, 2), router
@@ -532,3 +535,18 @@ def test_no_captions(place):
     done = skerry("check", path)
     assert done.returncode != 0
     assert "caption" in done.stderr
+
+
+def test_the_examples_networks_of_pictures_as_people_have_them(tmp_path):
+    """A picture without a caption, and one that is none, cost nothing; without any caption there are no words to know."""
+    captioned(tmp_path, images=16)
+    torn = tmp_path / "data" / "disc" / "torn.png"
+    torn.write_bytes(b"no picture")
+    made = [sys.executable, EXAMPLE, tmp_path / "data", tmp_path / "pipe", "--side", "16", "--steps", "1"]
+    done = subprocess.run(made, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and f"{torn} is left out" in done.stdout and "latents: 16 pictures" in done.stdout, done.stdout + done.stderr
+    assert "red</w>" in json.loads((tmp_path / "pipe/tokenizer/vocab.json").read_text(encoding="utf-8"))
+    for path in (tmp_path / "data").glob("*/*.txt"):
+        path.unlink()
+    done = subprocess.run(made, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1 and done.stderr.startswith("latents: no picture in ") and "Traceback" not in done.stderr, done.stderr
