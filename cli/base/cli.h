@@ -79,6 +79,8 @@ void cli_on_slow(struct cli *cli, void (*tell)(void *arg, bool command), void *a
 /* GET of a list that comes in pages by this parameter: *ret is {"items": of all of them}. */
 int cli_pages(struct cli *cli, const char *path, const char *cursor, json_t **ret, struct err *err);
 
+#define CLI_NAMED_MAX 8 /* broken samples that are told of by name */
+
 /* Prints "skerry: <sentence>" and returns the exit status that fits the code, which is -ERR_USAGE
  * for a wrong command line. */
 int cli_fail(const struct err *err);

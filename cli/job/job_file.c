@@ -489,11 +489,16 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
     if (report->captions_cut)
         fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,
                 (unsigned long long)report->captions_cut, str_plural(report->captions_cut));
-    if (report->bad_count)
-        fprintf(stderr, "%u %s%s cannot be read and %s left out; the first is %s: %s\n",
-                report->bad_count, job_is_text(&job->spec) ? "line" : "image file",
-                report->bad_count == 1 ? "" : "s", report->bad_count == 1 ? "is" : "are",
-                report->bad[0], report->bad_why[0]);
+    if (report->bad_count == 0)
+        return;
+    fprintf(stderr, "%u %s%s cannot be read and %s left out:\n", report->bad_count,
+            texts ? "line" : "image file", str_plural(report->bad_count),
+            report->bad_count == 1 ? "is" : "are");
+    size_t i = 0;
+    for (; i < CLI_NAMED_MAX && report->bad[i]; i++)
+        fprintf(stderr, "  %s: %s\n", report->bad[i], report->bad_why[i]);
+    if (report->bad_count > i)
+        fprintf(stderr, "  and %zu more\n", (size_t)report->bad_count - i);
 }
 
 static void say_report(const struct job_file *job, const struct upload *up,

@@ -83,12 +83,21 @@ static void print_data(const json_t *job, FILE *out)
 
 static void print_bad(const json_t *job, FILE *out)
 {
-    const json_t *bad = json_object_get(job, "bad_samples");
-    const json_t *first = json_array_get(json_object_get(bad, "items"), 0);
+    const json_t *bad = json_object_get(job, "bad_samples"), *b;
     const long long n = cli_int(bad, "count", 0);
-    if (n > 0)
-        fprintf(out, "  left out: %lld sample%s that cannot be read; the first is %s: %s\n", n,
-                n == 1 ? "" : "s", cli_str(first, "key", "?"), cli_str(first, "reason", "?"));
+    size_t i;
+    if (n <= 0)
+        return;
+    fprintf(out, "  left out: %lld sample%s that cannot be read\n", n, n == 1 ? "" : "s");
+    json_array_foreach(json_object_get(bad, "items"), i, b)
+    {
+        if (i == CLI_NAMED_MAX)
+            break;
+        fprintf(out, "    %s: %s\n", cli_str(b, "key", "?"), cli_str(b, "reason", "?"));
+    }
+    if (n > (long long)i)
+        fprintf(out, "    and %lld more; more names are in `skerry status %lld --json`\n",
+                n - (long long)i, cli_int(job, "id", 0));
 }
 
 static void print_skipped(const json_t *job, FILE *out)

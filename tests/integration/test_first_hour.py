@@ -141,7 +141,7 @@ def test_new_takes_one_picture_and_says_what_it_leaves(tmp_path):
     (folder / "torn.png").write_bytes(b"no picture")
     done = new(tmp_path, "one", "--images", "pics", "--minutes", "1", "--image-size", "16")
     assert done.returncode == 0 and done.stderr.startswith("left out: 1 .gif file;"), done.stderr
-    assert f"1 image file cannot be read and is left out; the first is {folder.name}/torn.png: not a JPEG" in done.stderr, done.stderr
+    assert f"1 image file cannot be read and is left out:\n  {folder.name}/torn.png: not a JPEG" in done.stderr, done.stderr
     assert done.stdout.endswith(" on 2 workers on this machine; `skerry run one.yaml` starts it\n")
     assert "skerry check one.yaml --here --workers 2 " in (tmp_path / "one.yaml").read_text(encoding="utf-8")
     done = skerry("check", tmp_path / "one.yaml")

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "cli/base/cli.h"
 #include "cli/show/show.h"
 #include "cli/base/table.h"
 
@@ -88,7 +89,20 @@ static void a_job_with_paths_is_told(void **state)
                         json_pack("{s:i,s:[{s:s,s:s}]}", "count", 2, "items", "key", "cat/1.jpg",
                                   "reason", "too large"));
     text = shown(o);
-    has_line(text, "left out: 2 samples that cannot be read; the first is cat/1.jpg: too large\n");
+    has_line(text,
+             "\n  left out: 2 samples that cannot be read\n    cat/1.jpg: too large\n    and 1 "
+             "more; more names are in `skerry status 3 --json`\n");
+    free(text);
+    json_t *bad = json_object_get(o, "bad_samples");
+    for (int i = 2; i <= CLI_NAMED_MAX + 1; i++)
+        json_array_append_new(json_object_get(bad, "items"),
+                              json_pack("{s:s,s:s}", "key",
+                                        i > CLI_NAMED_MAX ? "last" : "cat/2.jpg", "reason",
+                                        "torn"));
+    json_object_set_new(bad, "count", json_integer(CLI_NAMED_MAX + 1));
+    text = shown(o);
+    has_line(text, "    cat/2.jpg: torn\n    and 1 more;");
+    assert_null(strstr(text, "last: "));
     free(text);
     json_object_set_new(o, "stalled", json_string("it fails"));
     text = shown(o);
