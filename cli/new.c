@@ -383,9 +383,8 @@ const struct command command_new = {
             {"text-field", 0, ARGS_STR, &new_text_field, "NAME",
              "field of a .jsonl line that holds the text (default: text)"},
             {"from", 0, ARGS_STR, &new_from, "DIR",
-             "a Llama, Mistral, Qwen2 or Qwen3 of transformers to start from: its weights, sizes "
-             "and "
-             "tokenizer"},
+             "a Llama, Mistral, Qwen2, Qwen3 or SmolLM3 of transformers to start from: its "
+             "weights, sizes and tokenizer"},
             {"captions", 0, ARGS_STR, &new_captions, "DIR", "images with captions"},
             {"encoders", 0, ARGS_STR, &new_encoders, "DIR",
              "a diffusers pipeline that reads the captions"},

@@ -12,13 +12,19 @@ static const struct decoder decoders[] = {
      .window = 4096, .asks = true},
     {"qwen3", "Qwen3ForCausalLM", .qk_norm = true, .context = 32768, .kv_heads = 32,
      .head_dim = 128, .window = 4096, .asks = true},
+    {"smollm3", "SmolLM3ForCausalLM", .no_rope = true, .context = 32768, .kv_heads = 4,
+     .theta = 2e6, .tied = true, .asks = true},
 };
-#define DECODERS "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM"
+#define DECODERS                                                                                   \
+    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or "                 \
+    "SmolLM3ForCausalLM"
+#define NO_ROPE_INTERVAL 4 /* of a SmolLM3 that says neither of its keys */
 
 const struct decoder *decoder_of(const struct job_model *m)
 {
     const struct decoder *d = decoders;
-    while (d->qkv_bias != m->qkv_bias || d->qk_norm != m->qk_norm)
+    while (d->qkv_bias != m->qkv_bias || d->qk_norm != m->qk_norm ||
+           d->no_rope != (m->no_rope_layer_interval > 0))
         d++;
     return d;
 }
@@ -82,17 +88,64 @@ static const json_t *rope_scaling(const json_t *config, const char **ret_type)
     return scaling;
 }
 
+static const char *const rope_types[] = {
+    [JOB_ROPE_DEFAULT] = "default",
+    [JOB_ROPE_LLAMA3] = "llama3",
+    [JOB_ROPE_LINEAR] = "linear",
+};
+
+/* enum job_rope_type; -1: none that we have. */
+static int rope_type(const char *name)
+{
+    for (size_t i = 0; i < sizeof rope_types / sizeof *rope_types; i++)
+        if (strcmp(name, rope_types[i]) == 0)
+            return (int)i;
+    return -1;
+}
+
 /* The base of the rotary positions, from the same place or beside it. */
-static double rope_theta(const json_t *config)
+static double rope_theta(const struct decoder *d, const json_t *config)
 {
     const char *type;
     const json_t *rope = rope_scaling(config, &type);
-    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
+    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", d->theta ? d->theta : 10000));
+}
+
+/* Are the layers without rotary positions, which the list gives a 0, every nth one? */
+static bool is_every_nth(const json_t *list, long long depth, long long n)
+{
+    for (long long i = 0; i < depth; i++) {
+        const json_t *turns = json_array_get(list, (size_t)i);
+        if (!json_is_integer(turns) ||
+            (json_integer_value(turns) == 0) != (n > 0 && (i + 1) % n == 0))
+            return false;
+    }
+    return true;
+}
+
+/* Every how many layers one has no rotary positions; 0: none; -1: at no equal distances. */
+static int no_rope_interval(const struct decoder *d, const json_t *config)
+{
+    const json_t *list = json_object_get(config, "no_rope_layers");
+    const long long depth = cli_int(config, "num_hidden_layers", 0);
+    long long n = d->no_rope ? cli_int(config, "no_rope_layer_interval", NO_ROPE_INTERVAL) : 0;
+    if (!d->no_rope || !json_is_array(list) || is_every_nth(list, depth, n))
+        return (int)n;
+    for (n = 1; n <= depth && json_integer_value(json_array_get(list, (size_t)n - 1)) != 0;)
+        n++;
+    n = n > depth ? 0 : n;
+    return is_every_nth(list, depth, n) ? (int)n : -1;
+}
+
+static bool is_tied(const struct decoder *d, const json_t *config)
+{
+    const json_t *tied = json_object_get(config, "tie_word_embeddings");
+    return json_is_boolean(tied) ? json_is_true(tied) : d->tied;
 }
 
 /* What a class has besides must be what the job's model has besides. */
-static int check_besides(const char *dir, const struct decoder *d, const struct job_model *m,
-                         struct err *err)
+static int check_besides(const char *dir, const json_t *config, const struct decoder *d,
+                         const struct job_model *m, struct err *err)
 {
     const struct {
         bool theirs, ours;
@@ -107,20 +160,20 @@ static int check_besides(const char *dir, const struct decoder *d, const struct 
                            "%s/config.json is of a %s, %s %s, but the job's model.%s is %s", dir,
                            d->type, parts[i].theirs ? "with" : "without", parts[i].what,
                            parts[i].key, parts[i].ours ? "true" : "false");
-    return 0;
+    const int n = no_rope_interval(d, config);
+    return n == m->no_rope_layer_interval
+               ? 0
+               : err_set(err, -ERR_CONFIG,
+                         "%s/config.json is of a %s with a no_rope_layer_interval of %d, but the "
+                         "job's model.no_rope_layer_interval is %d",
+                         dir, d->type, n, m->no_rope_layer_interval);
 }
 
-/* Refuses options of a class that our decoder does not have. */
-static int check_variants(const char *dir, const json_t *config, const struct decoder *d,
-                          const struct job_model *m, struct err *err)
+/* Refuses what no key of a job can say. */
+static int check_supported(const char *dir, const json_t *config, const struct decoder *d,
+                           struct err *err)
 {
-    const long long window = window_of(d, config);
-    const char *act = cli_str(config, "hidden_act", "silu");
-    if (window > 0 && window < m->context)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has a sliding_window of %lld tokens, but the job's "
-                       "model.context is %d: set model.context to at most that",
-                       dir, window, m->context);
+    const char *act = cli_str(config, "hidden_act", "silu"), *type;
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json has hidden_act '%s'; only silu is supported", dir, act);
@@ -130,28 +183,42 @@ static int check_variants(const char *dir, const json_t *config, const struct de
                        "%s/config.json has attention_bias or mlp_bias; layers with biases are "
                        "not supported, but for the queries, keys and values of a qwen2",
                        dir);
+    (void)rope_scaling(config, &type);
+    if (rope_type(type) < 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json scales its rotary positions by '%s'; only llama3, linear "
+                       "and plain ones are supported",
+                       dir, type);
+    if (no_rope_interval(d, config) < 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has no_rope_layers at unequal distances; only those in "
+                       "which every Nth layer has no rotary positions are supported",
+                       dir);
     return 0;
+}
+
+static int check_window(const char *dir, const json_t *config, const struct decoder *d,
+                        const struct job_model *m, struct err *err)
+{
+    const long long window = window_of(d, config);
+    return window <= 0 || window >= m->context
+               ? 0
+               : err_set(err, -ERR_CONFIG,
+                         "%s/config.json has a sliding_window of %lld tokens, but the job's "
+                         "model.context is %d: set model.context to at most that",
+                         dir, window, m->context);
 }
 
 static int check_rope(const char *dir, const json_t *config, const struct job_rope *rope,
                       struct err *err)
 {
-    static const char *const known[] = {
-        [JOB_ROPE_DEFAULT] = "default",
-        [JOB_ROPE_LLAMA3] = "llama3",
-    };
     const char *type;
     const json_t *scaling = rope_scaling(config, &type);
-    if (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json scales its rotary positions by '%s'; only llama3 and plain "
-                       "ones are supported",
-                       dir, type);
-    if (strcmp(type, known[rope->rope_type]) != 0)
+    if (rope_type(type) != rope->rope_type)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json says rope_type %s, but the job's "
                        "model.rope_scaling.rope_type is %s",
-                       dir, type, known[rope->rope_type]);
+                       dir, type, rope_types[rope->rope_type]);
     const double turned =
         cli_num(scaling, "partial_rotary_factor", cli_num(config, "partial_rotary_factor", 1));
     const struct config_number wanted[] = {
@@ -168,7 +235,8 @@ static int check_rope(const char *dir, const json_t *config, const struct job_ro
                        "%s/config.json has partial_rotary_factor %g; only heads that turn as a "
                        "whole are supported",
                        dir, turned);
-    return config_numbers_check(dir, scaling, wanted, sizeof wanted / sizeof *wanted, err);
+    const size_t n = rope->rope_type == JOB_ROPE_LINEAR ? 1 : sizeof wanted / sizeof *wanted;
+    return config_numbers_check(dir, scaling, wanted, n, err);
 }
 
 long long decoder_vocab(const struct job_model *m, const struct tokenizer *t)
@@ -245,6 +313,8 @@ int decoder_check(const char *dir, const json_t *config, const struct job_spec *
     const struct job_model *m = &spec->model;
     const struct decoder *d = NULL;
     int rc = find(dir, config, &d, err);
+    if (rc == 0)
+        rc = check_supported(dir, config, d, err);
     if (rc < 0)
         return rc;
     const struct config_number wanted[] = {
@@ -255,14 +325,14 @@ int decoder_check(const char *dir, const json_t *config, const struct job_spec *
         {"head_dim", "model.head_dim", m->head_dim, .theirs = head_dim(d, config)},
         {"intermediate_size", "model.ffn", m->ffn, NAN},
         {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
-        {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(config)},
-        {"tie_word_embeddings", "model.tied", m->tied, .yes_or_no = true},
+        {"rope_theta", "model.rope_theta", m->rope_theta, .theirs = rope_theta(d, config)},
+        {"tie_word_embeddings", "model.tied", m->tied, d->tied, .yes_or_no = true},
     };
     rc = config_numbers_check(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
     if (rc == 0)
-        rc = check_besides(dir, d, m, err);
+        rc = check_besides(dir, config, d, m, err);
     if (rc == 0)
-        rc = check_variants(dir, config, d, m, err);
+        rc = check_window(dir, config, d, m, err);
     if (rc == 0)
         rc = check_rope(dir, config, &m->rope_scaling, err);
     if (rc == 0)
@@ -275,6 +345,8 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
 {
     const struct decoder *d = NULL;
     int rc = find(dir, config, &d, err);
+    if (rc == 0)
+        rc = check_supported(dir, config, d, err);
     if (rc < 0)
         return rc;
     const char *type;
@@ -288,13 +360,14 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
         .head_dim = head_dim(d, config),
         .qkv_bias = d->qkv_bias,
         .qk_norm = d->qk_norm,
+        .no_rope_layer_interval = no_rope_interval(d, config),
         .vocab = (int)cli_int(config, "vocab_size", 0),
         .ffn = (int)cli_int(config, "intermediate_size", 0),
         .context = most_context(d, config),
-        .rope_theta = rope_theta(config),
+        .rope_theta = rope_theta(d, config),
         .rope_scaling =
             {
-                .rope_type = strcmp(type, "llama3") == 0 ? JOB_ROPE_LLAMA3 : JOB_ROPE_DEFAULT,
+                .rope_type = rope_type(type),
                 .factor = cli_num(scaling, "factor", 0),
                 .low_freq_factor = cli_num(scaling, "low_freq_factor", 0),
                 .high_freq_factor = cli_num(scaling, "high_freq_factor", 0),
@@ -302,7 +375,7 @@ int decoder_sizes(const char *dir, const json_t *config, struct job_model *ret,
                     (int)cli_int(scaling, "original_max_position_embeddings", 0),
             },
         .norm_eps = cli_num(config, "rms_norm_eps", 1e-6),
-        .tied = json_is_true(json_object_get(config, "tie_word_embeddings")),
+        .tied = is_tied(d, config),
     };
     *ret_tokenizer = tokenizer_of(dir);
     return 0;

@@ -13,11 +13,13 @@
 /* A class, and what its models have besides. */
 struct decoder {
     const char *type, *class; /* model_type and architectures of config.json */
-    bool qkv_bias, qk_norm;
+    bool qkv_bias, qk_norm, no_rope;
     /* What a config.json says that lacks the key. */
     int context;      /* max_position_embeddings */
     int kv_heads;     /* num_key_value_heads; 0: as many as heads */
     int head_dim;     /* 0: hidden_size / num_attention_heads */
+    double theta;     /* rope_theta; 0: 10000 */
+    bool tied;        /* tie_word_embeddings */
     long long window; /* sliding_window; 0: the class has none */
     bool asks;        /* it has the window only with use_sliding_window */
 };

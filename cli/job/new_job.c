@@ -231,11 +231,19 @@ static void write_from(const struct new_job *job, FILE *out)
         line(out, "queries, keys and values have biases", "qkv_bias: true");
     if (m->qk_norm)
         line(out, "each head of the queries and keys has a norm", "qk_norm: true");
+    if (m->no_rope_layer_interval)
+        line(out, "every so many blocks one has no rotary positions", "no_rope_layer_interval: %d",
+             m->no_rope_layer_interval);
     if (m->vocab > (int)job->vocab)
         line(out, "rows of the embedding, more than the tokenizer has ids", "vocab: %d", m->vocab);
     line(out, "hidden width of a block's SwiGLU", "ffn: %d", m->ffn);
     line(out, "base of the rotary positions", "rope_theta: %.10g", m->rope_theta);
     const struct job_rope *r = &m->rope_scaling;
+    if (r->rope_type == JOB_ROPE_LINEAR) {
+        line(out, "how they are scaled beyond the original context", "rope_scaling:");
+        line(out, "all alike", "  rope_type: linear");
+        line(out, "how many times as slowly they turn", "  factor: %.10g", r->factor);
+    }
     if (r->rope_type == JOB_ROPE_LLAMA3) {
         line(out, "how they are scaled beyond the original context", "rope_scaling:");
         line(out, "as in Llama 3.1", "  rope_type: llama3");

@@ -318,8 +318,10 @@ static json_t *id_or_null(int32_t id)
 /* NULL: they are not scaled. */
 static json_t *rope_scaling(const struct job_rope *rope)
 {
-    if (rope->rope_type != JOB_ROPE_LLAMA3)
+    if (rope->rope_type == JOB_ROPE_DEFAULT)
         return NULL;
+    if (rope->rope_type == JOB_ROPE_LINEAR)
+        return json_pack("{s:s,s:f}", "rope_type", "linear", "factor", rope->factor);
     return json_pack("{s:s,s:f,s:f,s:f,s:i}", "rope_type", "llama3", "factor", rope->factor,
                      "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
                      rope->high_freq_factor, "original_max_position_embeddings",
@@ -334,7 +336,7 @@ static json_t *llama_config(const json_t *job, const struct job_spec *spec, cons
     json_object_set_new(rope, "rope_theta", json_real(m->rope_theta));
     const struct decoder *d = decoder_of(m);
     const json_int_t ids = cli_int(job, "vocab", 0);
-    return json_pack(
+    json_t *config = json_pack(
         "{s:[s],s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:f,s:f,s:b,s:f,s:o,s:o,s:b,s:b,s:f,"
         "s:i,s:b,s:o,s:o,s:n,s:s}",
         "architectures", d->class, "model_type", d->type, "_name_or_path", spec->name, "vocab_size",
@@ -347,6 +349,10 @@ static json_t *llama_config(const json_t *job, const struct job_spec *spec, cons
         0, "mlp_bias", 0, "attention_dropout", 0.0, "pretraining_tp", 1, "use_cache", 1,
         "bos_token_id", id_or_null(ends->bos), "eos_token_id", id_or_null(ends->eos),
         "pad_token_id", "torch_dtype", "float32");
+    if (d->no_rope)
+        json_object_set_new(config, "no_rope_layer_interval",
+                            json_integer(m->no_rope_layer_interval));
+    return config;
 }
 
 static json_t *generation_config(const struct job_spec *spec, const struct ends *ends)

@@ -151,6 +151,11 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
         return conf_error(doc, "model.qk_norm", err,
                           "is true, and so is model.qkv_bias, but no model that is exported has "
                           "both; leave out one");
+    if (m->no_rope_layer_interval && (m->qkv_bias || m->qk_norm))
+        return conf_error(doc, "model.no_rope_layer_interval", err,
+                          "is %d, and model.%s is true, but no model that is exported has both; "
+                          "leave out one",
+                          m->no_rope_layer_interval, m->qk_norm ? "qk_norm" : "qkv_bias");
     if (m->ffn == 0)
         m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
     if (m->ffn % 4)
@@ -487,6 +492,7 @@ static const char *const llama_keys[] = {
     "model.head_dim",
     "model.qkv_bias",
     "model.qk_norm",
+    "model.no_rope_layer_interval",
     "model.vocab",
     "model.ffn",
     "model.context",

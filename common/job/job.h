@@ -117,8 +117,8 @@ struct job_encoders {
 };
 
 /* How a llama's rotary positions are scaled, with the names of transformers; rope_type default: not
- * at all (kernels/rope.h). */
-enum job_rope_type { JOB_ROPE_DEFAULT, JOB_ROPE_LLAMA3 };
+ * at all; linear: all by factor, and the other numbers mean nothing (kernels/rope.h). */
+enum job_rope_type { JOB_ROPE_DEFAULT, JOB_ROPE_LLAMA3, JOB_ROPE_LINEAR };
 struct job_rope {
     int rope_type;
     double factor, low_freq_factor, high_freq_factor;
@@ -135,9 +135,10 @@ struct job_model {
     /* llama */
     /* 0 in the file: heads; dim / heads; 8/3 dim rounded up to 32; always set here */
     int kv_heads, head_dim, ffn;
-    int vocab;              /* rows of a padded embedding; 0: as many as the data have token ids */
-    bool qkv_bias, qk_norm; /* at most one of them */
-    int context;            /* tokens of a row */
+    int vocab; /* rows of a padded embedding; 0: as many as the data have token ids */
+    bool qkv_bias, qk_norm;
+    int no_rope_layer_interval; /* 0: none.  At most one of these three */
+    int context;                /* tokens of a row */
     double rope_theta, norm_eps;
     struct job_rope rope_scaling;
     bool tied;        /* the head shares the embedding */

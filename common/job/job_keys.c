@@ -106,11 +106,11 @@ static const struct conf_key encoders_keys[] = {
     CONF_END,
 };
 
-static const char *const rope_names[] = {"default", "llama3", NULL};
+static const char *const rope_names[] = {"default", "llama3", "linear", NULL};
 
 static const struct conf_key rope_keys[] = {
     CONF(struct job_rope, rope_type, ENUM, .names = rope_names, .def = "default",
-         .doc = "default: they are not scaled"),
+         .doc = "default: they are not scaled; linear: all by factor, as in DeepSeek-Coder"),
     CONF(struct job_rope, factor, DOUBLE, .def = "8", .min = 1, .max = 1024,
          .doc = "how many times as slowly the slow ones turn"),
     CONF(struct job_rope, low_freq_factor, DOUBLE, .def = "1", .min = 0, .max = 1e6,
@@ -155,6 +155,9 @@ static const struct conf_key model_keys[] = {
     CONF(struct job_model, qk_norm, BOOL, .def = "false",
          .doc = "llama: each head of the queries and keys has a norm, as in Qwen3; not with "
                 "qkv_bias"),
+    CONF(struct job_model, no_rope_layer_interval, INT, .def = "0", .min = 0, .max = 256,
+         .doc = "llama: every so many blocks one has no rotary positions, as in SmolLM3 (4); 0: "
+                "all have; not with qkv_bias or qk_norm"),
     CONF(struct job_model, vocab, INT, .def = "0", .min = 0, .max = 1 << 20,
          .doc = "llama: rows of the embedding, if there are more than token ids; 0: there are "
                 "not"),
@@ -166,8 +169,8 @@ static const struct conf_key model_keys[] = {
     CONF(struct job_model, rope_theta, DOUBLE, .def = "10000", .min = 1, .max = 1e9,
          .doc = "llama: base of the rotary positions"),
     CONF(struct job_model, rope_scaling, SECTION, .sub = rope_keys,
-         .doc = "How a llama's rotary positions are scaled, as in Llama 3.1 and later: "
-                "`rope_scaling` of its config.json. The defaults are those of Llama 3.1."),
+         .doc = "How a llama's rotary positions are scaled: `rope_scaling` of its config.json. The "
+                "defaults are those of Llama 3.1."),
     CONF(struct job_model, norm_eps, DOUBLE, .def = "1e-5", .min = 1e-12, .max = 1,
          .doc = "llama: epsilon of RMSNorm"),
     CONF(struct job_model, tied, BOOL, .def = "false",

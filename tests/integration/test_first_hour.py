@@ -169,10 +169,12 @@ MISTRAL = dict(architectures=["MistralForCausalLM"], model_type="mistral", slidi
 QWEN2 = dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", use_sliding_window=False, sliding_window=100, head_dim=16, bias=True, padding=6)
 
 QWEN3 = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", use_sliding_window=False, sliding_window=None, attention_bias=False, head_dim=16, norms=True)
+SMOLLM3 = dict(architectures=["SmolLM3ForCausalLM"], model_type="smollm3", no_rope_layers=[1, 0], no_rope_layer_interval=2)
 
 
 @pytest.mark.parametrize("kind, keys", [({}, {}), (MISTRAL, {}), (QWEN2, {"head_dim": 16, "qkv_bias": True, "vocab": 264}),
-                                        (QWEN3, {"head_dim": 16, "qk_norm": True})], ids=["llama", "mistral", "qwen2", "qwen3"])
+                                        (QWEN3, {"head_dim": 16, "qk_norm": True}), (SMOLLM3, {"no_rope_layer_interval": 2})],
+                         ids=["llama", "mistral", "qwen2", "qwen3", "smollm3"])
 def test_new_from_a_model(tmp_path, kind, keys):
     """Its sizes and its tokenizer are taken, its shards joined, and what it learns comes back as the model that it was."""
     frozen_models.llama(tmp_path / "chat", **kind)

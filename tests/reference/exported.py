@@ -54,9 +54,11 @@ def sizes_of(model):
     sizes = [c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
              c["intermediate_size"], c["vocab_size"], c["max_position_embeddings"], int(c["tie_word_embeddings"]),
              rope["rope_theta"], c["rms_norm_eps"], c.get("head_dim") or 0,
-             int(c["model_type"] == "qwen2"), int(c["model_type"] == "qwen3")]
+             int(c["model_type"] == "qwen2"), int(c["model_type"] == "qwen3"), c.get("no_rope_layer_interval") or 0]
     if rope["rope_type"] == "llama3":
         sizes += [rope[key] for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
+    if rope["rope_type"] == "linear":
+        sizes += [rope["factor"], 1e30, 2e30, 1]
     return ",".join(map(str, sizes))
 
 

@@ -57,7 +57,9 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         q, k, v = (f(x).view(B, T, -1, self.head_dim).transpose(1, 2)
                    for f in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = turn(self.q_norm(q), pos, self.rope), turn(self.k_norm(k), pos, self.rope)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if self.rope:
+            q, k = turn(q, pos, self.rope), turn(k, pos, self.rope)
         k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * self.head_dim ** -0.5
         weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
@@ -102,10 +104,11 @@ class Inner(nn.Module):
 class Llama(nn.Module):
     def __init__(self, vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
                  num_key_value_heads, rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_scaling=None,
-                 head_dim=0, qkv_bias=False, qk_norm=False, **_):
+                 head_dim=0, qkv_bias=False, qk_norm=False, no_rope_layer_interval=0, **_):
         super().__init__()
-        layers = [Layer(hidden_size, num_attention_heads, num_key_value_heads, head_dim or hidden_size // num_attention_heads,
-                        qkv_bias, qk_norm, intermediate_size, (rope_theta, rope_scaling), rms_norm_eps) for _ in range(num_hidden_layers)]
+        every = no_rope_layer_interval or num_hidden_layers + 1
+        layers = [Layer(hidden_size, num_attention_heads, num_key_value_heads, head_dim or hidden_size // num_attention_heads, qkv_bias, qk_norm,
+                        intermediate_size, (rope_theta, rope_scaling) if i % every else None, rms_norm_eps) for i in range(1, num_hidden_layers + 1)]
         self.model = Inner(vocab_size, hidden_size, layers, rms_norm_eps)
         self.lm_head = None if tie_word_embeddings else nn.Linear(hidden_size, vocab_size, bias=False)
 

@@ -18,27 +18,29 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROBE = pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve() / "release/tests/tools/worker/llama_probe"
 STEPS = 10
 # device, dtype, then dim, depth, heads, kv_heads, ffn, vocab, context, tied, theta, eps, head_dim,
-# qkv_bias, qk_norm.
+# qkv_bias, qk_norm, no_rope_layer_interval.
 # The third has bytes and heads as wide as those of real models; the fourth odd sizes;
-# then those of a Qwen2 and of heads that are wider than dim, and the same of a Qwen3.
-CASES = [("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 0, 10000.0, 1e-5, 0, 0, 0),
-         ("cpu", "f32", 32, 2, 4, 1, 48, 37, 24, 1, 10000.0, 1e-5, 0, 0, 0),
-         ("cpu", "f32", 128, 3, 2, 2, 352, 257, 96, 0, 500000.0, 1e-6, 0, 0, 0),
-         ("cpu", "f32", 36, 3, 3, 1, 52, 101, 33, 1, 100.0, 1e-3, 0, 0, 0),
-         ("cpu-ref", "bf16", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-5, 0, 0, 0),
-         ("cpu", "bf16", 128, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 0, 0, 0),
-         ("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-6, 0, 1, 0),
-         ("cpu", "f32", 36, 3, 6, 2, 52, 101, 33, 0, 100.0, 1e-6, 16, 1, 0),
-         ("cpu", "bf16", 64, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 32, 1, 0),
-         ("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-6, 0, 0, 1),
-         ("cpu", "f32", 36, 3, 6, 2, 52, 101, 33, 0, 100.0, 1e-6, 16, 0, 1),
-         ("cpu", "bf16", 64, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 32, 0, 1)]
+# then those of a Qwen2 and of heads that are wider than dim, and the same of a Qwen3 and a SmolLM3.
+CASES = [("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 0, 10000.0, 1e-5, 0, 0, 0, 0),
+         ("cpu", "f32", 32, 2, 4, 1, 48, 37, 24, 1, 10000.0, 1e-5, 0, 0, 0, 0),
+         ("cpu", "f32", 128, 3, 2, 2, 352, 257, 96, 0, 500000.0, 1e-6, 0, 0, 0, 0),
+         ("cpu", "f32", 36, 3, 3, 1, 52, 101, 33, 1, 100.0, 1e-3, 0, 0, 0, 0),
+         ("cpu-ref", "bf16", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-5, 0, 0, 0, 0),
+         ("cpu", "bf16", 128, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 0, 0, 0, 0),
+         ("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-6, 0, 1, 0, 0),
+         ("cpu", "f32", 36, 3, 6, 2, 52, 101, 33, 0, 100.0, 1e-6, 16, 1, 0, 0),
+         ("cpu", "bf16", 64, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 32, 1, 0, 0),
+         ("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-6, 0, 0, 1, 0),
+         ("cpu", "f32", 36, 3, 6, 2, 52, 101, 33, 0, 100.0, 1e-6, 16, 0, 1, 0),
+         ("cpu", "bf16", 64, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5, 32, 0, 1, 0),
+         ("cpu-ref", "f32", 32, 3, 4, 2, 48, 37, 24, 1, 10000.0, 1e-6, 0, 0, 0, 2),
+         ("cpu", "f32", 36, 5, 6, 2, 52, 101, 33, 0, 100.0, 1e-6, 16, 0, 0, 4)]
 # Heads of 128, four queries to a key, and rows that need several tiles.
-LARGER = [("", "f32", 512, 2, 4, 1, 1376, 1000, 320, 0, 10000.0, 1e-5, 0, 0, 0),
-          ("", "bf16", 512, 2, 4, 1, 1376, 1000, 320, 1, 10000.0, 1e-5, 0, 0, 0)]
+LARGER = [("", "f32", 512, 2, 4, 1, 1376, 1000, 320, 0, 10000.0, 1e-5, 0, 0, 0, 0),
+          ("", "bf16", 512, 2, 4, 1, 1376, 1000, 320, 1, 10000.0, 1e-5, 0, 0, 0, 0)]
 KEYS = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
         "vocab_size", "context", "tie_word_embeddings", "rope_theta", "rms_norm_eps", "head_dim", "qkv_bias",
-        "qk_norm"]
+        "qk_norm", "no_rope_layer_interval"]
 
 
 def probe(mode, case, what, out):

@@ -62,9 +62,11 @@ def start_from(model, tied, tmp, more=""):
 SIZES = dict(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, head_dim=24,
              vocab_size=272, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=256, eos_token_id=256, pad_token_id=None,
              initializer_range=0.1, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
-RELATIVES = [("llama", False, {}), ("mistral", False, dict(sliding_window=None)), ("mistral", True, dict(sliding_window=64)),
-             ("qwen2", True, {}), ("qwen2", False, {}), ("qwen3", True, {}), ("qwen3", False, {})]
-KEYS = {"qwen2": ", qkv_bias: true", "qwen3": ", qk_norm: true"}
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}
+RELATIVES = [("llama", False, {}), ("llama", True, dict(rope_parameters=LINEAR)), ("mistral", False, dict(sliding_window=None)), ("mistral", True, dict(sliding_window=64)),
+             ("qwen2", True, {}), ("qwen2", False, {}), ("qwen3", True, {}), ("qwen3", False, {}),
+             ("smollm3", True, dict(no_rope_layer_interval=2)), ("smollm3", False, dict(no_rope_layer_interval=2))]
+KEYS = {"qwen2": ", qkv_bias: true", "qwen3": ", qk_norm: true", "smollm3": ", no_rope_layer_interval: 2"}
 
 
 def close(got, want, rtol, what):
@@ -96,7 +98,7 @@ def gradients(folder, tmp):
 
 def relative(kind, tied, more, exported, tmp):
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, tie_word_embeddings=tied, **SIZES, **more))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, tie_word_embeddings=tied, **{**SIZES, **more}))
     for name, p in model.named_parameters():
         if name.endswith(("bias", "q_norm.weight", "k_norm.weight")):
             torch.nn.init.normal_(p, mean=float(p.mean()), std=0.5)
@@ -106,7 +108,8 @@ def relative(kind, tied, more, exported, tmp):
         shutil.copy(exported / name, folder / name)
     model = check(folder, tmp)
     gradients(folder, tmp)
-    start_from(model, tied, tmp, ", head_dim: 24, vocab: 272" + KEYS.get(kind, ""))
+    scaled = ", rope_scaling: {rope_type: linear, factor: 4}" if "rope_parameters" in more else ""
+    start_from(model, tied, tmp, ", head_dim: 24, vocab: 272" + KEYS.get(kind, "") + scaled)
     print(f"{kind}: forward, gradients and a job that starts from it agree")
 
 

@@ -22,7 +22,8 @@
  *           `final_layer.linear`.  Of experts of two chains it sees the base's small images.
  *   LLAMA   a decoder (Touvron et al., 2023): tokens to logits.  Names and shapes are those of
  *           Hugging Face's LlamaForCausalLM and of its relatives MistralForCausalLM, with
- *           qkv_bias Qwen2ForCausalLM, and with qk_norm Qwen3ForCausalLM; a tied head is absent.
+ *           qkv_bias Qwen2ForCausalLM, with qk_norm Qwen3ForCausalLM, and with
+ *           no_rope_layer_interval SmolLM3ForCausalLM; a tied head is absent.
  *
  * FLAT VECTOR.  On every device and in every host copy the parameters are one
  * f32 vector of `flat` elements.  Tensor i lies at [offset, offset + count);
@@ -111,11 +112,12 @@ struct model_spec {
     int caption_tokens; /* L: most tokens of a caption */
     /* texts */
     int vocab;
-    int context;   /* most tokens of a row */
-    int kv_heads;  /* divides heads */
-    int head_dim;  /* width of a head; 0: dim / heads, as with images */
-    bool qkv_bias; /* of queries, keys and values */
-    bool qk_norm;  /* each head of queries and keys has a norm; not with qkv_bias */
+    int context;                /* most tokens of a row */
+    int kv_heads;               /* divides heads */
+    int head_dim;               /* width of a head; 0: dim / heads, as with images */
+    bool qkv_bias;              /* of queries, keys and values */
+    bool qk_norm;               /* each head of queries and keys has a norm; not with qkv_bias */
+    int no_rope_layer_interval; /* every Nth block has no rotary positions; 0: all have */
     float rope_theta, norm_eps;
     struct rope_scaling rope_scaling;
     bool tied; /* the head is the embedding */

@@ -119,6 +119,12 @@ static inline int model_llama_final(const struct model_spec *s, enum model_llama
     return model_llama_block(s, s->depth, (enum model_llama_block_index)0) + (int)i;
 }
 
+/* Has this block rotary positions? */
+static inline bool model_llama_turns(const struct model_spec *s, int block)
+{
+    return s->no_rope_layer_interval == 0 || (block + 1) % s->no_rope_layer_interval != 0;
+}
+
 /* The tensor that makes logits: the head, or the embedding when tied. */
 static inline int model_llama_head(const struct model_spec *s)
 {

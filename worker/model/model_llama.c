@@ -1,5 +1,7 @@
 /* The tensors of a Llama: names, shapes, initial values, arithmetic. */
 
+#include <float.h>
+
 #include "common/base/base.h"
 #include "common/base/rng.h"
 #include "common/job/job.h"
@@ -50,6 +52,7 @@ static void sizes(const struct job_spec *job, const struct model_facts *f, struc
     s->head_dim = m->head_dim;
     s->qkv_bias = m->qkv_bias;
     s->qk_norm = m->qk_norm;
+    s->no_rope_layer_interval = m->no_rope_layer_interval;
     s->rope_theta = (float)m->rope_theta;
     s->norm_eps = (float)m->norm_eps;
     const struct job_rope *rope = &m->rope_scaling;
@@ -60,6 +63,9 @@ static void sizes(const struct job_spec *job, const struct model_facts *f, struc
             .high = (float)rope->high_freq_factor,
             .context = (float)rope->original_max_position_embeddings,
         };
+    if (rope->rope_type == JOB_ROPE_LINEAR) /* every pair turns few enough times to be scaled */
+        s->rope_scaling = (struct rope_scaling){
+            .factor = (float)rope->factor, .low = FLT_MAX / 2, .high = FLT_MAX, .context = 1};
     s->tied = m->tied;
 }
 

@@ -232,9 +232,11 @@ static void norm_heads(struct llama *l, const struct llama_slot *s, int b, bool 
     }
 }
 
-/* Rotary positions of q and k in packed qkv. */
-static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool inverse)
+/* Rotary positions of block b's q and k in packed qkv, if it has them. */
+static void turn(struct llama *l, const struct llama_slot *s, int b, void *qkv, bool inverse)
 {
+    if (!model_llama_turns(&l->weights.m->spec, b))
+        return;
     struct rope p = {
         .x = qkv,
         .pos = s->in.pos,
@@ -305,7 +307,7 @@ static void block_forward(struct llama *l, const struct llama_slot *s, int b, bo
     weights_forward(&l->weights, &qkv, p->qkv, l->dt, 0, p->n1.h, 0);
     if (l->qk_norm)
         norm_heads(l, s, b, false);
-    turn(l, s, p->qkv, false);
+    turn(l, s, b, p->qkv, false);
     attend(l, s, b);
     product(l, s->y, l->dt, p->o, tensor(l, b, L_O), rows, (int64_t)l->H * l->D, C);
     norm_forward(l, s, &p->n2, tensor(l, b, L_NORM2), p->n1.x, s->y);
@@ -494,7 +496,7 @@ static void attention_backward(struct llama *l, const struct llama_slot *s, int 
         .dt = l->dt,
     };
     op(l, l->ops->attention_bwd(l->dev, &att, l->stream), "attention_bwd");
-    turn(l, s, p->d.qkv, true);
+    turn(l, s, b, p->d.qkv, true);
     if (l->qk_norm)
         norm_heads(l, s, b, true);
     weights_grad_later(w, &qkv, p->d.qkv, 0, p->n1.h, 0, first);

@@ -9,7 +9,8 @@
  *   x  = x + down(silu(gate) * up)                       of RMSNorm(x)
  *   logits = head(RMSNorm(x))
  *
- * With qk_norm each head of q and k passes an RMSNorm before its rope.
+ * With qk_norm each head of q and k passes an RMSNorm before its rope; with no_rope_layer_interval
+ * N every Nth block has no rope.
  *
  * q, k, v (and gate, up) lie next to each other in the flat vector, so one product
  * computes them.  The head runs over slices of rows, forward and backward at once, so

@@ -33,7 +33,7 @@ struct llama_block_grads {
 
 struct llama_block {
     struct llama_norm n1, n2;
-    void *qkv;                  /* (R,(H+2K)D) (dt) after rope */
+    void *qkv;                  /* (R,(H+2K)D) (dt) after rope, if the block has it */
     void *qk;                   /* (R,H,D), then (R,K,D) (dt): q and k before their norms; NULL
                                  * without these, or without gradients */
     void *o;                    /* (R,H,D) (dt) */

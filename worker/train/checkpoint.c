@@ -55,6 +55,8 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
                       (int)s->qkv_bias);
     if (s->qk_norm)
         n += snprintf(text + n, sizeof text - (size_t)n, "|qk_norm");
+    if (s->no_rope_layer_interval > 0)
+        n += snprintf(text + n, sizeof text - (size_t)n, "|no_rope %d", s->no_rope_layer_interval);
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);

@@ -5,7 +5,7 @@
  *    llama_probe read  DEVICE DTYPE SIZES MODEL.safetensors OUT.safetensors
  *
  * SIZES is DIM,DEPTH,HEADS,KV-HEADS,FFN,VOCAB,CONTEXT,TIED,THETA,EPS,HEAD-DIM,QKV-BIAS,QK-NORM,
- * and of scaled positions also FACTOR,LOW,HIGH,ORIGINAL.
+ * NO-ROPE-INTERVAL, and of scaled positions also FACTOR,LOW,HIGH,ORIGINAL.
  *
  * train: w0.NAME and wN.NAME (weights before and after), g0.NAME (gradients of the first
  * step, before clipping), logits (ROWS,CONTEXT,VOCAB) of the first step, and per step K the
@@ -45,12 +45,12 @@ static int open_probe(struct probe *p, char **argv, struct err *err)
     struct model_spec s = {.kind = MODEL_LLAMA, .cut = {.n_levels = 1}};
     int tied = 0, bias = 0, norm = 0;
     struct rope_scaling *r = &s.rope_scaling;
-    const int n =
-        sscanf(argv[4], "%d,%d,%d,%d,%d,%d,%d,%d,%f,%f,%d,%d,%d,%f,%f,%f,%f", &s.dim, &s.depth,
-               &s.heads, &s.kv_heads, &s.mlp, &s.vocab, &s.context, &tied, &s.rope_theta,
-               &s.norm_eps, &s.head_dim, &bias, &norm, &r->factor, &r->low, &r->high, &r->context);
-    if (n != 13 && n != 17)
-        return err_set(err, -ERR_CONFIG, "'%s' is not 13 or 17 sizes", argv[4]);
+    const int n = sscanf(argv[4], "%d,%d,%d,%d,%d,%d,%d,%d,%f,%f,%d,%d,%d,%d,%f,%f,%f,%f", &s.dim,
+                         &s.depth, &s.heads, &s.kv_heads, &s.mlp, &s.vocab, &s.context, &tied,
+                         &s.rope_theta, &s.norm_eps, &s.head_dim, &bias, &norm,
+                         &s.no_rope_layer_interval, &r->factor, &r->low, &r->high, &r->context);
+    if (n != 14 && n != 18)
+        return err_set(err, -ERR_CONFIG, "'%s' is not 14 or 18 sizes", argv[4]);
     s.tied = tied != 0;
     s.qkv_bias = bias != 0;
     s.qk_norm = norm != 0;

@@ -92,12 +92,14 @@ static inline struct model_spec tiny_qwen(void)
     return s;
 }
 
-/* As tiny_qwen, with norms of queries and keys in place of the biases. */
+/* As tiny_qwen, with norms of queries and keys in place of the biases, and, as in a SmolLM3, a
+ * block without rotary positions. */
 static inline struct model_spec tiny_qwen3(void)
 {
     struct model_spec s = tiny_qwen();
     s.qkv_bias = false;
     s.qk_norm = true;
+    s.no_rope_layer_interval = 2;
     return s;
 }
 

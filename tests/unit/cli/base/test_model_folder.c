@@ -52,6 +52,9 @@ static const char sound_qwen2[] =
 static const char sound_qwen3[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, head_dim: 8, qk_norm: true, vocab: 260, ffn: "
           "32, context: 64, rope_theta: 5000");
+static const char sound_smollm3[] =
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, "
+          "no_rope_layer_interval: 2");
 #define SCALED(keys)                                                                               \
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000, "     \
           "rope_scaling: {" keys "}")
@@ -509,6 +512,25 @@ static void other_tensors_are_named(void **state)
     write_llama(f->llama, 0);
 }
 
+/* Changes keys of the folder's config.json for the time of a check; sentence NULL: it fits. */
+static void with_keys(const char *dir, const char *yaml, json_t *keys, const char *sentence)
+{
+    struct err err = {0};
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *config = json_load_file(path, 0, NULL), *changed = json_deep_copy(config);
+    assert_non_null(config);
+    json_object_update(changed, keys);
+    assert_int_equal(json_dump_file(changed, path, 0), 0);
+    const int rc = check(dir, yaml, 0, &err);
+    if (rc != (sentence ? -ERR_CONFIG : 0) || !strstr(err.msg, sentence ? sentence : ""))
+        fail_msg("'%s' lacks '%s'", err.msg, sentence ? sentence : "nothing");
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    json_decref(changed);
+    json_decref(keys);
+}
+
 /* As Llama 3.1 has them; an export says the same, so that it is one to start from. */
 static void scaled_positions_fit(void **state)
 {
@@ -542,6 +564,24 @@ static void scaled_positions_fit(void **state)
                 m.rope_scaling.original_max_position_embeddings == 8192);
     assert_non_null(strstr(tokenizer, "/scaled/tokenizer.json"));
     mem_free(tokenizer);
+
+    static const char linear[] = SCALED("rope_type: linear, factor: 4");
+    about = json_pack("{s:s,s:i}", "spec", linear, "vocab", 257);
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
+    OK(check(dir, linear, 0, &err));
+    OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+    assert_true(m.rope_scaling.rope_type == JOB_ROPE_LINEAR && m.rope_scaling.factor == 4);
+    mem_free(tokenizer);
+    with_keys(dir, linear,
+              json_pack("{s:{s:s,s:f}}", "rope_scaling", "type", "linear", "factor", 2.0),
+              "factor 2, but the job's model.rope_scaling.factor is 4");
+    with_keys(dir, linear,
+              json_pack("{s:{s:s,s:f}}", "rope_scaling", "type", "yarn", "factor", 4.0),
+              "by 'yarn'; only llama3, linear and plain ones are supported");
+    about = json_pack("{s:s,s:i}", "spec", scaled, "vocab", 257);
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
 }
 
 /* Weights in pieces are looked through together, and a piece that is missing is named. */
@@ -573,25 +613,6 @@ static void pieces_are_one_model(void **state)
     OK(file_remove(a, &err));
     OK(file_move(b, whole, &err));
     OK(check(f->llama, sound_llama, 0, &err));
-}
-
-/* Changes keys of the folder's config.json for the time of a check; sentence NULL: it fits. */
-static void with_keys(const char *dir, const char *yaml, json_t *keys, const char *sentence)
-{
-    struct err err = {0};
-    char path[96];
-    (void)snprintf(path, sizeof path, "%s/config.json", dir);
-    json_t *config = json_load_file(path, 0, NULL), *changed = json_deep_copy(config);
-    assert_non_null(config);
-    json_object_update(changed, keys);
-    assert_int_equal(json_dump_file(changed, path, 0), 0);
-    const int rc = check(dir, yaml, 0, &err);
-    if (rc != (sentence ? -ERR_CONFIG : 0) || !strstr(err.msg, sentence ? sentence : ""))
-        fail_msg("'%s' lacks '%s'", err.msg, sentence ? sentence : "nothing");
-    assert_int_equal(json_dump_file(config, path, 0), 0);
-    json_decref(config);
-    json_decref(changed);
-    json_decref(keys);
 }
 
 static void with_key(struct fixture *f, const char *key, json_t *value, const char *sentence)
@@ -708,6 +729,43 @@ static void normed_heads_fit(void **state)
     assert_non_null(strstr(err.msg, "has no tensor model.layers.0.self_attn.k_norm.weight"));
 }
 
+/* A SmolLM3, some layers of which have no rotary positions; which ones its list says, else a
+ * number.
+ */
+static void unturned_layers_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char dir[64];
+    (void)snprintf(dir, sizeof dir, "%s/smollm3", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *about = json_pack("{s:s,s:i}", "spec", sound_smollm3, "vocab", 257), *config = NULL;
+    OK(artifacts_files(NULL, about, dir, true, &err));
+    json_decref(about);
+    OK(model_folder_config(dir, &config, &err));
+    assert_string_equal(json_string_value(json_object_get(config, "model_type")), "smollm3");
+    json_decref(config);
+    struct job_model m;
+    char *tokenizer = NULL;
+    OK(model_folder_sizes(dir, &m, &tokenizer, &err));
+    assert_int_equal(m.no_rope_layer_interval, 2);
+    mem_free(tokenizer);
+
+    write_llama(dir, 0);
+    OK(check(dir, sound_smollm3, 0, &err));
+#define LIST(a, b, interval)                                                                       \
+    json_pack("{s:[i,i],s:i}", "no_rope_layers", a, b, "no_rope_layer_interval", interval)
+    with_keys(dir, sound_smollm3, LIST(1, 0, 4), NULL);
+    with_keys(dir, sound_smollm3, LIST(1, 1, 2), "a no_rope_layer_interval of 0, but the job's");
+    with_keys(dir, sound_smollm3, LIST(0, 0, 2), "a no_rope_layer_interval of 1, but the job's");
+    with_keys(dir, sound_smollm3, LIST(1, 1, 4), "a no_rope_layer_interval of 4, but the job's");
+    with_keys(dir, sound_smollm3, LIST(0, 1, 2), "has no_rope_layers at unequal distances");
+#undef LIST
+    with_keys(dir, sound_llama, json_object(),
+              "a no_rope_layer_interval of 2, but the job's model.no_rope_layer_interval is 0");
+    with_key(f, "model_type", json_string("smollm3"), "a no_rope_layer_interval of 4, but");
+}
+
 /* Some tied models are published with their head, too. */
 static void tied_heads_are_copies(void **state)
 {
@@ -739,9 +797,10 @@ static void defaults_are_of_the_class(void **state)
         int heads, kv_heads, context;
         bool null;
     } cases[] = {
-        {"llama", 16, 16, 2048, false},  {"mistral", 16, 8, 4096, false}, /* its window */
-        {"mistral", 16, 16, 4096, true}, {"qwen2", 64, 32, 32768, false},
-        {"qwen2", 64, 64, 32768, true},  {"qwen3", 64, 32, 32768, false},
+        {"llama", 16, 16, 2048, false},   {"mistral", 16, 8, 4096, false}, /* its window */
+        {"mistral", 16, 16, 4096, true},  {"qwen2", 64, 32, 32768, false},
+        {"qwen2", 64, 64, 32768, true},   {"qwen3", 64, 32, 32768, false},
+        {"smollm3", 64, 4, 32768, false},
     };
     struct job_model none;
     char *no_tokenizer = NULL;
@@ -763,7 +822,8 @@ static void defaults_are_of_the_class(void **state)
         assert_int_equal(m.kv_heads, cases[i].kv_heads);
         assert_int_equal(m.context, cases[i].context);
         assert_int_equal(m.head_dim, m.qk_norm ? 128 : 128 / cases[i].heads);
-        assert_true(m.norm_eps == 1e-6 && m.rope_theta == 10000 && !m.tied);
+        const bool last = m.no_rope_layer_interval == 4;
+        assert_true(m.norm_eps == 1e-6 && m.rope_theta == (last ? 2e6 : 10000) && m.tied == last);
         mem_free(tokenizer);
         mem_free(dir);
     }
@@ -806,6 +866,10 @@ static void variants_are_refused(void **state)
     OK(file_write_atomic(path, "[]", 2, 0600, &err));
     assert_int_equal(check(list, sound_llama, 0, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "list/config.json is not a JSON object"));
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4a5e\n";
+    OK(file_write_atomic(path, lfs, sizeof lfs - 1, 0600, &err));
+    assert_int_equal(check(list, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "list/config.json is a placeholder of Git LFS"));
     mem_free(path);
     with_key(f, "hidden_act", json_string("gelu"), "hidden_act 'gelu'");
     with_key(f, "attention_bias", json_true(), "attention_bias");
@@ -817,7 +881,7 @@ static void variants_are_refused(void **state)
     with_key(f, "head_dim", json_integer(8), "head_dim 8");
     with_key(f, "head_dim", json_null(), NULL);
     const char *classes = "a llama can be a LlamaForCausalLM, MistralForCausalLM, "
-                          "Qwen2ForCausalLM or Qwen3ForCausalLM";
+                          "Qwen2ForCausalLM, Qwen3ForCausalLM or SmolLM3ForCausalLM";
     with_key(f, "model_type", json_string("gpt2"), classes);
     with_keys(
         f->llama, sound_llama,
@@ -883,6 +947,7 @@ int main(void)
         cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(relatives_fit),
         cmocka_unit_test(normed_heads_fit),
+        cmocka_unit_test(unturned_layers_fit),
         cmocka_unit_test(tied_heads_are_copies),
         cmocka_unit_test(an_interrupted_check_ends),
         cmocka_unit_test(byte_tokens_are_ours),

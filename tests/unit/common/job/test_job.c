@@ -172,6 +172,9 @@ static const struct {
     {"model: {type: llama, dim: 64, depth: 1, heads: 4, qkv_bias: true, qk_norm: true}",
      "model.qk_norm is true, and so is model.qkv_bias, but no model that is exported has both; "
      "leave out one"},
+    {"model: {type: llama, dim: 64, depth: 4, heads: 4, no_rope_layer_interval: 4, qk_norm: true}",
+     "model.no_rope_layer_interval is 4, and model.qk_norm is true, but no model that is exported "
+     "has both; leave out one"},
     {"router: {dim: 132, heads: 1}", "router.heads is 1, which gives heads of width 132, at most"},
     {"sample: {count: 1024, columns: 1}",
      "sample.columns does not do: 1024 samples of 32 pixels in 1 column make a picture of 34 x "

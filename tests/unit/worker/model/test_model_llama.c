@@ -2,6 +2,7 @@
 #include "tests/unit/worker/model/tables.h"
 
 #include "common/job/job.h"
+#include "kernels/rope.h"
 #include "worker/model/model_index.h"
 
 static void test_from_job(void **state)
@@ -22,6 +23,11 @@ static void test_from_job(void **state)
     assert_int_equal(spec.mlp, job.model.ffn);
     assert_true(spec.qk_norm);
     assert_int_equal(model_tokens(&spec), 128);
+    job.model.rope_scaling.rope_type = JOB_ROPE_LINEAR;
+    OK(model_spec_from_job(&job, &facts, &spec, err));
+    for (int i = 0; i < 8; i++)
+        assert_true(rope_freq(10000, &spec.rope_scaling, i, 16) ==
+                    (float)(pow(10000, -2.0 * i / 16) / 8));
     job.model.type = JOB_MODEL_EXTERNAL; /* its trainer has the model */
     assert_int_equal(model_spec_from_job(&job, &facts, &spec, &e), -ERR_CONFIG);
     job_release(&job);

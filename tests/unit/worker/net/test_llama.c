@@ -14,9 +14,9 @@
 
 enum { ROWS = 3, SEQ = 10, VOCAB = 19 };
 
-/* A head of its own, or a tied one; biases, or norms of queries and keys, and heads that are wider
- * than dim. */
-enum kind { PLAIN, TIED, QWEN, QWEN3, KINDS };
+/* A head of its own, or a tied one; biases, or norms of queries and keys, or a block without rotary
+ * positions, and heads that are wider than dim. */
+enum kind { PLAIN, TIED, QWEN, QWEN3, SMOLLM3, KINDS };
 
 static struct model_spec spec_of(enum kind kind)
 {
@@ -35,6 +35,7 @@ static struct model_spec spec_of(enum kind kind)
         .head_dim = kind >= QWEN ? 16 : 0,
         .qkv_bias = kind == QWEN,
         .qk_norm = kind == QWEN3,
+        .no_rope_layer_interval = kind == SMOLLM3 ? 2 : 0,
         .cut = {.n_levels = 1},
     };
 }
@@ -343,8 +344,8 @@ static void test_cache(void **state)
 {
     struct fixture *f = *state;
     struct err e = {0};
-    for (int p = 0; p < 6; p++) {
-        const enum kind kind = p < 2 ? TIED : p < 4 ? QWEN : QWEN3;
+    for (int p = 0; p < 2 * (KINDS - TIED); p++) {
+        const enum kind kind = TIED + p / 2;
         struct net *n =
             make(f->fast, f->m[kind], f->flat[kind], NET_FORWARD, p % 2 ? NET_BF16 : NET_F32);
         struct llama *l = llama_of(n);
