@@ -629,13 +629,24 @@ int skerry_done(struct skerry *s, const struct skerry_result *r)
     return rc;
 }
 
-int skerry_fail(struct skerry *s, const char *reason)
+static int fail(struct skerry *s, const char *reason, bool memory)
 {
     Skerry__Trainer__V1__Failed m = SKERRY__TRAINER__V1__FAILED__INIT;
     char text[512];
     (void)str_copy(text, sizeof(text), reason);
     m.reason = text;
+    m.memory = memory;
     const int rc = s->fd < 0 ? 0 : tell(s, SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED, &m, -1);
     end(s);
     return rc;
+}
+
+int skerry_fail(struct skerry *s, const char *reason)
+{
+    return fail(s, reason, false);
+}
+
+int skerry_lack_memory(struct skerry *s, const char *reason)
+{
+    return fail(s, reason, true);
 }

@@ -176,6 +176,8 @@ struct skerry_result {
 SKERRY_API int skerry_done(struct skerry *s, const struct skerry_result *r);
 /* It cannot be done: the worker is told the reason. */
 SKERRY_API int skerry_fail(struct skerry *s, const char *reason);
+/* The same, for lack of this machine's memory or its device's: another worker may have enough. */
+SKERRY_API int skerry_lack_memory(struct skerry *s, const char *reason);
 
 #ifdef __cplusplus
 }

@@ -229,6 +229,12 @@ class Drawing:
         self.columns: int = order.columns
 
 
+def _is_of_memory(error: Any) -> bool:
+    """Whether an exception says that memory is short, the host's or a device's (PyTorch's OutOfMemoryError)."""
+    return (isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__)
+            or "DefaultCPUAllocator: can't allocate memory" in str(error))
+
+
 def _reason(kind: Any, error: Any, trace: Any) -> bytes:
     """One line, made of several where PyTorch's text has them, with the place in the script: the traceback is only in the
     worker's log."""
@@ -350,7 +356,8 @@ class Island:
 
     def _fail(self, kind: Any, error: Any, trace: Any) -> None:
         if self._handle and os.getpid() == self._pid:  # a forked process ends by itself
-            lib.skerry_fail(self._handle, _reason(kind, error, trace))
+            fail = lib.skerry_lack_memory if _is_of_memory(error) else lib.skerry_fail
+            fail(self._handle, _reason(kind, error, trace))
 
     def _tell_of_the_end(self) -> None:
         """An exception that ends the script is told to the worker also where no `with` is around it."""

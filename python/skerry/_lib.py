@@ -88,7 +88,8 @@ for _name, _result, _arguments in (
         ("skerry_step", ctypes.c_int, [_handle, ctypes.POINTER(Progress)]),
         ("skerry_number", ctypes.c_int, [_handle, ctypes.c_char_p, ctypes.c_double]),
         ("skerry_done", ctypes.c_int, [_handle, ctypes.POINTER(Result)]),
-        ("skerry_fail", ctypes.c_int, [_handle, ctypes.c_char_p])):
+        ("skerry_fail", ctypes.c_int, [_handle, ctypes.c_char_p]),
+        ("skerry_lack_memory", ctypes.c_int, [_handle, ctypes.c_char_p])):
     _function = getattr(lib, _name)
     _function.restype, _function.argtypes = _result, _arguments
 

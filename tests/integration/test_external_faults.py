@@ -31,13 +31,12 @@ def reasons(s, told):
 
 @pytest.mark.parametrize("mode, said", [
     ("dies", "was ended by signal 9 (Killed), as the kernel does when memory is short; its last lines: about to die"),
-    ("raises", "the trainer gave up: ValueError: this model cannot be trained (train.py, line 6"),
+    ("raises", "the trainer gave up: ValueError: this model cannot be trained (train.py, line 7"),
     ("nan", "the trainer's loss is no finite number after 1 steps"),
     ("weights", "layers.1.weight"),
     ("counts", "samples, but was given"),
     ("writes", "wrote its weights after it had handed them over"),
     ("babbles", "that are no message"),
-    ("memory", "of memory, more than the 512.0 MiB"),
 ])
 def test_goes_wrong_once(lair, tmp_path, mode, said):
     """The next attempt, with a new process, does the phase."""
@@ -47,6 +46,19 @@ def test_goes_wrong_once(lair, tmp_path, mode, said):
     wait_until(lambda: said in reasons(lair, told), 15, said)
     seen.touch()
     lair.wait_job(told, "done", 20)
+
+
+@pytest.mark.parametrize("mode, said", [("memory", "of memory, more than the 512.0 MiB"), ("lacks", "MemoryError: no room")])
+def test_a_larger_machine_does_what_one_has_no_memory_for(tmp_path, mode, said):
+    """Which is no failure of the trainer, nor of the worker."""
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once="small", command="PYTHON train.py", more="")
+    with running(tmp_path / "swarm") as s:
+        s.worker("small", "--allow-trainers", "--trainer-memory", "512MiB")
+        told = s.submit(job)
+        wait_until(lambda: said in reasons(s, told) and "the fault may be this machine's" in reasons(s, told), 30, said)
+        s.worker("large", "--allow-trainers")
+        s.wait_job(told, "done", 30)
+        assert all(w["tasks_failed"] == 0 for w in s.get("/v1/status").json()["workers"])
 
 
 STEPS = 300  # of 10 ms

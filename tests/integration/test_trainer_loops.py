@@ -104,19 +104,27 @@ class Accelerator:
     def unwrap_model(self, model): return model
     def backward(self, loss): pass
 skerry._island.lib.skerry_fail = lambda handle, reason: print("told:", reason.decode())
+skerry._island.lib.skerry_lack_memory = lambda handle, reason: print("lacks memory:", reason.decode())
+class OutOfMemoryError(RuntimeError): pass  # as PyTorch's
 for batch in skerry.accelerate.Loop(Accelerator(), model, loader=range(5), alone=skerry.Alone(steps=3)):
-    raise MemoryError("too much")
+    raise eval(sys.argv[2])
 """
 
 
-def test_what_ends_a_loop_is_told_to_the_worker():
+@pytest.mark.parametrize("error, told", [
+    ("ValueError('odd')", "told: ValueError: odd"),
+    ("MemoryError('too much')", "lacks memory: MemoryError: too much"),
+    ("OutOfMemoryError('CUDA')", "lacks memory: OutOfMemoryError: CUDA"),
+    ('RuntimeError("DefaultCPUAllocator: can\'t allocate memory")', "lacks memory: RuntimeError: DefaultCPUAllocator: can't allocate memory"),
+])
+def test_what_ends_a_loop_is_told_to_the_worker(error, told):
     """Before its socket closes: the traceback may come too late, and the worker keeps only the last lines."""
-    done = run(FAILS, "NO")
-    assert done.stdout == "told: MemoryError: too much\n" and "Traceback" in done.stderr, (done.stdout, done.stderr)
+    done = run(FAILS, "NO", error)
+    assert done.stdout == told + "\n" and "Traceback" in done.stderr, (done.stdout, done.stderr)
 
 
 def test_deepspeed_is_refused():
-    done = run(FAILS, "DEEPSPEED")
+    done = run(FAILS, "DEEPSPEED", "ValueError()")
     assert "leave DeepSpeed out" in done.stderr, done.stderr
 
 

@@ -78,7 +78,13 @@ static int died(struct process *p, struct err *err)
         (void)poll(NULL, 0, LOOK_MS); /* its socket closes a moment before the process ends */
     if (!process_is_over(p, how, sizeof(how)))
         return blame(p, -ERR_TRAINER, err, "the trainer closed its socket and goes on");
-    return blame(p, -ERR_TRAINER, err, "the trainer %s", how);
+    return blame(p, process_lacked_memory(p) ? -ENOMEM : -ERR_TRAINER, err, "the trainer %s", how);
+}
+
+static int gave_up(struct external *x, const Skerry__Trainer__V1__Failed *m, struct err *err)
+{
+    return blame(x->process, m->memory ? -ENOMEM : -ERR_TRAINER, err, "the trainer gave up: %.300s",
+                 m->reason);
 }
 
 /* most: most bytes of memory; 0: no bound. */
@@ -103,7 +109,7 @@ static int check_use(struct process *p, uint64_t most, struct watch *w, struct e
         too_much = now.bytes > most;
     }
     if (too_much)
-        return blame(p, -ERR_TRAINER, err,
+        return blame(p, -ENOMEM, err,
                      "the trainer takes %s of memory, more than the %s that this worker gives "
                      "(--trainer-memory)",
                      str_human_bytes(now.bytes, used), str_human_bytes(most, may));
@@ -229,8 +235,7 @@ static int take_hello(struct external *x, const struct external_options *opt,
                       const Skerry__Trainer__V1__FromTrainer *m, struct err *err)
 {
     if (m->what_case == SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED)
-        return blame(x->process, -ERR_TRAINER, err, "the trainer gave up: %.300s",
-                     m->failed->reason);
+        return gave_up(x, m->failed, err);
     if (m->what_case != SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO)
         return blame(x->process, -ERR_TRAINER, err, "the trainer's first message is no hello");
     const Skerry__Trainer__V1__Hello *h = m->hello;
@@ -367,7 +372,8 @@ int external_setup(const struct external_options *opt, const char *command, stru
     if (rc == 0)
         opt->goes_on(opt->arg); /* of one that was over at once, this is the only sign */
     if (rc == 0 && strcmp(how, "ended with exit status 0") != 0)
-        rc = blame(p, -ERR_TRAINER, err, "trainer.setup %s", how);
+        rc = blame(p, process_lacked_memory(p) ? -ENOMEM : -ERR_TRAINER, err, "trainer.setup %s",
+                   how);
     process_end(p);
     return rc;
 }
@@ -464,8 +470,7 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
         *ret_over = true;
         return 0;
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED:
-        return blame(x->process, -ERR_TRAINER, err, "the trainer gave up: %.300s",
-                     m->failed->reason);
+        return gave_up(x, m->failed, err);
     default:
         return blame(x->process, -ERR_TRAINER, err,
                      "the trainer sent message %d, which has no place here", (int)m->what_case);
@@ -496,8 +501,7 @@ static int wait_given(struct external *x, struct err *err)
     if (rc < 0)
         return rc;
     if (m->what_case == SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED)
-        return blame(x->process, -ERR_TRAINER, err, "the trainer gave up: %.300s",
-                     m->failed->reason);
+        return gave_up(x, m->failed, err);
     if (m->what_case != SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_GIVEN)
         return blame(x->process, -ERR_TRAINER, err,
                      "the trainer sent message %d in place of its weights", (int)m->what_case);

@@ -9,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 
 #define INHERITED 3 /* the number of the passed descriptor in the child */
@@ -19,7 +21,8 @@
 #define FILES_MAX 4096
 #define FILE_BYTES_MAX (1ull << 40)
 #define ENV_MAX 256
-#define PIPE_BYTES 65536  /* capacity of a pipe */
+#define PIPE_BYTES 65536 /* capacity of a pipe */
+#define VMSTAT_MAX 65536
 #define KILLS_MAX 100     /* searches for remaining processes of a session, a millisecond apart */
 #define SHELL_SIGNALS 128 /* a shell adds this to the signal of which its command died */
 
@@ -34,6 +37,9 @@ struct process {
     uint64_t room_ms;  /* time up to which `room` is counted */
     uint64_t left_out; /* lines dropped since the last logged one */
     char tail[PROCESS_TAIL_MAX];
+    const char *vmstat;
+    long long kills; /* of the kernel's for lack of memory, before it began; -1: not known */
+    bool lacked_memory;
     bool over; /* it has ended; process_end() reaps it, so that its pid stays its session's */
     int status, signo; /* exit status, or with signo not 0 the signal of which it died */
 };
@@ -112,6 +118,20 @@ static char *shell_text(const char *command)
     return str_printf("%s%s", plain ? "exec " : "", command);
 }
 
+/* How often the kernel has killed for lack of memory, in this machine or any container of it; -1:
+ * it does not say. */
+static long long count_kills(const char *vmstat)
+{
+    struct buf text = {0};
+    long long n = -1;
+    if (file_read(vmstat, VMSTAT_MAX, &text, NULL) == 0) {
+        const char *line = strstr(buf_str(&text), "\noom_kill ");
+        (void)(line && sscanf(line + 1, "oom_kill %lld", &n));
+    }
+    buf_release(&text);
+    return n;
+}
+
 int process_start(const struct process_options *opt, struct process **ret, struct err *err)
 {
     int pipes[2];
@@ -135,6 +155,8 @@ int process_start(const struct process_options *opt, struct process **ret, struc
     struct process *p = mem_alloc(sizeof(*p));
     p->pid = pid;
     p->out = pipes[0];
+    p->vmstat = opt->vmstat ? opt->vmstat : "/proc/vmstat";
+    p->kills = count_kills(p->vmstat);
     p->room = LINES_AT_ONCE;
     p->room_ms = clock_now_ms();
     (void)fcntl(p->out, F_SETFL, O_NONBLOCK);
@@ -350,7 +372,13 @@ static bool is_dead(struct process *p)
                : p->status > SHELL_SIGNALS && p->status < SHELL_SIGNALS + NSIG
                    ? p->status - SHELL_SIGNALS
                    : 0;
+    p->lacked_memory = p->signo == SIGKILL && p->kills >= 0 && count_kills(p->vmstat) > p->kills;
     return true;
+}
+
+bool process_lacked_memory(const struct process *p)
+{
+    return p->lacked_memory;
 }
 
 bool process_is_over(struct process *p, char *ret_how, size_t size)
@@ -366,7 +394,9 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
     if (p->signo)
         (void)snprintf(ret_how, size, "was ended by signal %d (%s)%s", p->signo,
                        strsignal(p->signo),
-                       p->signo == SIGKILL ? ", as the kernel does when memory is short" : "");
+                       p->lacked_memory      ? " by the kernel, as memory was short"
+                       : p->signo == SIGKILL ? ", as the kernel does when memory is short"
+                                             : "");
     else
         (void)snprintf(ret_how, size, "ended with exit status %d", p->status);
     return true;

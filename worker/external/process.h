@@ -22,6 +22,7 @@ struct process_options {
     size_t n_env;
     int passed;            /* a descriptor that it inherits as SKERRY_TRAINER_FD; -1: none */
     uint64_t memory_bytes; /* 0: no limit */
+    const char *vmstat;    /* the kernel's counts; NULL: /proc/vmstat */
     int threads;           /* OMP_NUM_THREADS; 0: not set */
 };
 
@@ -38,6 +39,9 @@ size_t process_take_output(struct process *p);
 const char *process_tail(struct process *p);
 /* Whether it has ended by itself; ret_how: "ended with exit status 1", or by which signal. */
 bool process_is_over(struct process *p, char *ret_how, size_t size);
+/* Whether the kernel has killed it, because the machine's or the container's memory was short;
+ * after process_is_over(). */
+bool process_lacked_memory(const struct process *p);
 /* The resources that its whole session uses; 0: unknown. */
 struct process_use {
     uint64_t bytes;  /* of memory; what processes share counts for each */

@@ -461,11 +461,12 @@ static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, 
     int rc = 0;
     for (size_t i = 0; i < task->n_modules && rc == 0; i++)
         rc = external_give(p->x, task->modules[i]->level, err);
+    const bool given = rc == 0;
     if (rc == 0)
         seal(p, -1);
     for (size_t i = 0; i < task->n_modules && rc == 0; i++)
         rc = encode(p, task->modules[i], samples, true, &outs[i], err);
-    if (rc == -ERR_TRAINER)
+    if (rc == -ERR_TRAINER || (rc == -ENOMEM && !given)) /* it lacked memory */
         p->failed = *err;
     return rc;
 }

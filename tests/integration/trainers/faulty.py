@@ -1,5 +1,6 @@
 """A trainer with the fault MODE, with ONCE only on its first attempt (a file marks it), else always.  If ONCE is a path, the next
-attempt begins when that file exists: until then the status shows the fault."""
+attempt begins when that file exists: until then the status shows the fault.  With ONCE=small it has the fault on the worker of that
+name, on each attempt."""
 import mmap
 import os
 import signal
@@ -18,10 +19,11 @@ while not first and once and "/" in once and not os.path.exists(once):
 
 def goes_wrong(what):
     global first
-    if mode != what or (once and not first):
+    if mode != what or (once and not first) or (once == "small" and "/work-small/" not in os.getcwd()):
         return False
-    first = False
-    open("went-wrong", "w").close()
+    if once != "small":
+        first = False
+        open("went-wrong", "w").close()
     return True
 
 
@@ -65,6 +67,8 @@ with skerry.join(model) as island:
                 signal.pause()
             if goes_wrong("raises"):
                 raise ValueError("this model cannot be trained")
+            if goes_wrong("lacks"):
+                raise MemoryError("no room")
             if goes_wrong("memory"):
                 eaten = mmap.mmap(-1, 2 << 30)  # shared memory is no "data" of a process
                 for at in range(0, len(eaten), 4096):

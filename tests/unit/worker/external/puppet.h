@@ -18,6 +18,7 @@ static void (*puppet_speaks)(int fd);
 static int puppet_fd;     /* its end of the socket, while it runs */
 static bool puppet_stays; /* else it ends behind that */
 static bool puppet_over;  /* it has ended; its end of the socket may be open, as a child's */
+static bool puppet_lacked_memory;
 static size_t puppet_processes;
 static uint64_t puppet_busy_ms, puppet_cpu_ms; /* of processor time between two looks; in all */
 
@@ -88,6 +89,11 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
 {
     (void)snprintf(ret_how, size, "ended");
     return puppet_over;
+}
+
+bool process_lacked_memory(const struct process *p)
+{
+    return puppet_lacked_memory;
 }
 
 struct process_use process_use(const struct process *p)

@@ -35,6 +35,20 @@ static void say_hello(int fd)
     say(fd, m);
 }
 
+static Skerry__Trainer__V1__Failed failed;
+
+static void say_failed(int fd)
+{
+    from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
+    const bool memory = failed.memory;
+    skerry__trainer__v1__failed__init(&failed);
+    failed.reason = (char *)(uintptr_t) "too much";
+    failed.memory = memory;
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED;
+    m.failed = &failed;
+    say(fd, &m);
+}
+
 static void say_progress(int fd)
 {
     Skerry__Trainer__V1__Progress progress = SKERRY__TRAINER__V1__PROGRESS__INIT;
@@ -101,6 +115,21 @@ static void says_no_hello(void **state)
     FAILS(open_trainer(nothing, false, &x, err), "the trainer ended; it wrote nothing");
     FAILS(open_trainer(say_progress, true, &x, err), "the trainer's first message is no hello");
     assert_null(x);
+}
+
+/* That is the machine's failure, not the trainer's: a larger one may do the task. */
+static void lacks_memory(void **state)
+{
+    struct external *x = NULL;
+    struct err e = {0};
+    assert_int_equal(open_trainer(say_failed, true, &x, &e), -ERR_TRAINER);
+    failed.memory = true;
+    assert_int_equal(open_trainer(say_failed, true, &x, &e), -ENOMEM);
+    assert_string_equal(e.msg, "the trainer gave up: too much; it wrote nothing");
+    assert_int_equal(open_trainer(nothing, false, &x, &e), -ERR_TRAINER);
+    puppet_lacked_memory = true;
+    assert_int_equal(open_trainer(nothing, false, &x, &e), -ENOMEM);
+    puppet_lacked_memory = false;
 }
 
 static void has_too_many_processes(void **state)
@@ -250,6 +279,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_no_hello),
+        cmocka_unit_test(lacks_memory),
         cmocka_unit_test(has_too_many_processes),
         cmocka_unit_test(is_stopped_while_it_gives),
         cmocka_unit_test(is_long_at_a_step),

@@ -50,6 +50,31 @@ static void test_ends(void **state)
     process_end(p);
 }
 
+/* The kernel counts whom it kills for memory; who is killed otherwise is not taken for one of them.
+ */
+static void test_lacks_memory(void **state)
+{
+    char *dir = scratch_new(), *vmstat = in(dir, "vmstat"), *command;
+    OK(file_write_atomic(vmstat, "nr_free_pages 9\noom_kill 2\n", 28, 0600, err));
+    for (int kills = 2; kills <= 3; kills++) {
+        command =
+            str_printf("printf 'nr_free_pages 9\noom_kill %d\n' >%s; kill -9 $$", kills, vmstat);
+        const struct process_options opt = {
+            .command = command, .folder = "/", .what = "test", .passed = -1, .vmstat = vmstat};
+        struct process *p = NULL;
+        OK(process_start(&opt, &p, err));
+        expect_end(p,
+                   kills == 2
+                       ? "was ended by signal 9 (Killed), as the kernel does when memory is short"
+                       : "was ended by signal 9 (Killed) by the kernel, as memory was short");
+        assert_true(process_lacked_memory(p) == (kills == 3));
+        process_end(p);
+        mem_free(command);
+    }
+    mem_free(vmstat);
+    scratch_free(dir);
+}
+
 /* A folder that is named from here is HOME and TMPDIR from within, too. */
 static void test_is_at_home(void **state)
 {
@@ -185,8 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_at_home),     cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_shares_memory),
-
+        cmocka_unit_test(test_shares_memory),  cmocka_unit_test(test_lacks_memory),
         cmocka_unit_test(test_leaves_no_dead), cmocka_unit_test(test_leaves_much),
         cmocka_unit_test(test_writes_much),    cmocka_unit_test(test_ends_with_all),
     };
