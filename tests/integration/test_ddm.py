@@ -86,7 +86,7 @@ def test_every_expert_and_the_router_are_saved(experts):
     table = "x_embedder.proj.weight"
     assert not any((weights[a][table] == weights[b][table]).all() for a in range(3) for b in range(a)), "each is another model"
     for i in range(3):
-        assert sorted(os.listdir(out / f"model-{i}")) == [".skerry", "config.json", "model.safetensors"]
+        assert sorted(os.listdir(out / f"model-{i}")) == [".skerry", "README.md", "config.json", "model.safetensors"]
     router = read_safetensors(out / "model-router" / "model.safetensors")
     config = json.load(open(out / "model-router" / "config.json", encoding="utf-8"))
     assert router["head.weight"].shape == (config["num_classes"], config["hidden_size"]) == (3, 16)

@@ -200,7 +200,7 @@ def test_new_from_a_model(tmp_path, kind, keys):
     assert json.loads((model / "config.json").read_text(encoding="utf-8")) == {**config, "torch_dtype": "float32"}
     companions = ("generation_config.json", "tokenizer_config.json", "tokenizer.json")
     assert all((model / name).read_bytes() == (chat / name).read_bytes() for name in companions)
-    assert sorted(p.name for p in model.iterdir()) == sorted((".skerry", "config.json", "model.safetensors", *companions))
+    assert sorted(p.name for p in model.iterdir()) == sorted((".skerry", "README.md", "config.json", "model.safetensors", *companions))
     before, after = {}, read_safetensors(model / "model.safetensors")
     for piece in chat.glob("*.safetensors"):
         before.update(read_safetensors(piece))

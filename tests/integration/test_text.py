@@ -113,7 +113,7 @@ def test_exported(told, tmp_path):
     lone = told.skerry("export", told.told, "--path", 1, "--out", tmp_path / "none")
     assert lone.returncode == 1 and "there is no path 1: the job has only path 0" in lone.stderr, lone.stderr
     names = {p.name for p in (tmp_path / "model").iterdir()}
-    assert names == {".skerry", "model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert names == {".skerry", "README.md", "model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     config = json.load(open(tmp_path / "model" / "config.json"))
     assert config["architectures"] == ["LlamaForCausalLM"] and config["vocab_size"] == 257
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "model").iterdir()}

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 import torch
+from huggingface_hub import ModelCard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -40,6 +41,9 @@ def check(folder, tmp):
         assert ids == [256, *TEXT.encode()]
     assert tokenizer.decode(ids, skip_special_tokens=True) == TEXT
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (model.config.bos_token_id, model.config.eos_token_id)
+    if (folder / "README.md").exists():  # of an export
+        about = ModelCard.load(folder / "README.md").data
+        assert (about.library_name, about.pipeline_tag) == ("transformers", "text-generation"), about
     print(f"{folder}: logits within {error:.1g}, {half} greedy tokens and the tokenizer agree")
     return model
 
