@@ -324,12 +324,29 @@ static void say_from(const struct new_job *job)
                 "--from: model.context is %d, as %s/config.json has no more "
                 "(max_position_embeddings, or its sliding_window)\n",
                 job->model.context, job->from);
+    if (job->endless)
+        fprintf(stderr,
+                "--from: no token of %s begins or ends a text, as <s> or <|endoftext|> do, so the "
+                "model sees no ends of documents, and samples continue a sample.prompt\n",
+                job->tokenizer);
     if (!job->tokenizer && job->vocab <= TOKENIZER_BYTES_VOCAB)
         fprintf(stderr,
                 "--from: %s has no tokenizer.json and no tokenizer.model, so the tokens are "
                 "bytes; if it was trained with others, put its tokenizer there and run this "
                 "again\n",
                 job->from);
+}
+
+/* Has the folder's tokenizer tokens for the ends of a text? */
+static int look_at_ends(struct new_job *job, struct err *err)
+{
+    struct tokenizer *t = NULL;
+    if (!job->tokenizer)
+        return 0;
+    int rc = tokenizer_open(job->tokenizer, &t, err);
+    job->endless = rc == 0 && tokenizer_bos(t) < 0 && tokenizer_eos(t) < 0;
+    tokenizer_free(t);
+    return rc;
 }
 
 static int run_new(struct cli *cli, const struct args *args, struct err *err)
@@ -341,9 +358,13 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
         return rc;
     char *path = str_printf("%s.yaml", job.name), *tokenizer = NULL;
     rc = check_place(path, err);
-    if (rc == 0 && job.from && (rc = model_folder_sizes(job.from, &job.model, &tokenizer, err)) < 0)
-        (void)err_wrap(err, "--from");
+    if (rc == 0 && job.from)
+        rc = model_folder_sizes(job.from, &job.model, &tokenizer, err);
     job.tokenizer = tokenizer;
+    if (rc == 0 && job.from)
+        rc = look_at_ends(&job, err);
+    if (rc < 0 && job.from)
+        (void)err_wrap(err, "--from");
     if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
     if (rc == 0 && job.from)

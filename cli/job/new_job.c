@@ -320,6 +320,9 @@ static void write_rest(const struct new_job *job, FILE *out)
     line(out, "rounds between samples", "every: %d", every);
     if (job->kind == NEW_TEXT) {
         line(out, "of a sample", "tokens: 200");
+        if (job->endless)
+            line(out, "to continue, as the tokenizer has no token that begins a text",
+                 "prompt: The");
     } else {
         line(out, "of a grid", "count: %d", 16);
         line(out, "strength of classifier-free guidance; 1: off", "guidance: %d",

@@ -28,6 +28,7 @@ struct new_job {
     /* Of NEW_TEXT: the folder with a model to start from, which has the sizes of `model` and
      * perhaps a tokenizer; NULL: a fresh model. */
     const char *from, *tokenizer;
+    bool endless; /* the tokenizer has no token that begins or ends a text */
     struct job_model model;
     int image_size, workers;
     bool here; /* the workers share the machine, as those of `skerry run` do; else one is all of it

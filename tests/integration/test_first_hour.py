@@ -219,6 +219,12 @@ def test_new_says_what_a_model_decides(tmp_path):
     assert yaml.safe_load((tmp_path / "tuned.yaml").read_text(encoding="utf-8"))["model"]["context"] == 100
     assert "--from: model.context is 100, as chat/config.json has no more" in done.stderr, done.stderr
     assert "--from: chat has no tokenizer.json and no tokenizer.model, so the tokens are bytes" in done.stderr, done.stderr
+    frozen_models.llama(chat)  # a tokenizer whose ends have names of its own
+    tokenizer = chat / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text(encoding="utf-8").replace("<|endoftext|>", "<|begin|>"), encoding="utf-8")
+    done = new(tmp_path, "ends", "--text", "book.txt", "--from", "chat", "--minutes", "1")
+    assert done.returncode == 0 and "--from: no token of chat/tokenizer.json begins or ends a text" in done.stderr, done.stderr
+    assert yaml.safe_load((tmp_path / "ends.yaml").read_text(encoding="utf-8"))["sample"]["prompt"] == "The"
     frozen_models.llama(chat, quantization_config={"quant_method": "fp8"}, **window)
     refused = "chat/config.json has a quantization_config (fp8): quantised weights cannot be trained on;"
     again = new(tmp_path, "again", "--text", "book.txt", "--from", "chat")

@@ -198,10 +198,13 @@ static void a_trained_model_keeps_its_sizes(void **state)
     assert_string_equal(m->warm_start, job.from);
     trains_as_by_default(&spec, &job);
     assert_string_equal(spec.data.tokenizer, job.tokenizer);
+    assert_string_equal(spec.sample.prompt, "");
     job_release(&spec);
     job.model.context = 128;
+    job.endless = true;
     spec = written(&job);
     assert_int_equal(m->context, 128);
+    assert_string_equal(spec.sample.prompt, "The");
     job_release(&spec);
     new_job_length(&job, 0.01);
     new_job_length(&fresh, 0.01);
