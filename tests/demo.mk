@@ -18,7 +18,7 @@ $(BUILD_DIR)/bin/emoji-dataset: deploy/demo/emoji.c $(STAMP)
 # The examples, each from a clean clone to its results.
 EXAMPLES := $(BUILD_DIR)/examples
 
-.PHONY: example-diloco example-ddm example-dipaco example-cascade example-latents example-trainer
+.PHONY: example-diloco example-ddm example-dipaco example-cascade example-cascade-ddm example-latents example-trainer
 example-diloco: all demo-data ## run examples/diloco-emoji.yaml
 	$(BUILD_DIR)/bin/skerry run examples/diloco-emoji.yaml --workers 2 --out $(EXAMPLES)/diloco
 
@@ -30,6 +30,9 @@ example-dipaco: all $(EXAMPLES)/text/train.jsonl ## run examples/dipaco-text.yam
 
 example-cascade: all demo-data ## run examples/cascade-emoji.yaml
 	$(BUILD_DIR)/bin/skerry run examples/cascade-emoji.yaml --workers 2 --out $(EXAMPLES)/cascade
+
+example-cascade-ddm: all demo-data ## run examples/cascade-ddm-emoji.yaml
+	$(BUILD_DIR)/bin/skerry run examples/cascade-ddm-emoji.yaml --workers 2 --out $(EXAMPLES)/cascade-ddm
 
 example-trainer: all $(BUILD_DIR)/examples/trainer-c $(EXAMPLES)/text/train.jsonl ## run examples/trainer-c.yaml: a program of the user's
 	mkdir -p $(EXAMPLES)/program && cp $(BUILD_DIR)/examples/trainer-c $(EXAMPLES)/program

@@ -9,7 +9,8 @@ import pytest
 from common import HERE, dataset, read_safetensors, skerry
 from swarm import swarm  # noqa: F401  (fixture)
 
-EXAMPLE = os.path.join(HERE, "..", "..", "examples", "cascade-emoji.yaml")
+EXAMPLE, EXPERTS = (os.path.join(HERE, "..", "..", "examples", f"cascade-{name}emoji.yaml") for name in ("", "ddm-"))
+FEW = r"dims: 32, fine: 128, balance: 1\.5", "dims: 8, fine: 16"  # pictures
 CHAINS = ["base's loss", "upscaler's loss"]
 
 
@@ -20,9 +21,9 @@ def place(tmp_path_factory):
     return folder
 
 
-def write(place, name, *changes):
+def write(place, name, *changes, example=EXAMPLE):
     """The example on small pictures, with each (pattern, text) of changes replaced once."""
-    with open(EXAMPLE, encoding="utf-8") as f:
+    with open(example, encoding="utf-8") as f:
         text = f.read()
     for old, new in ((r"\.\./build/demo/emoji", "data"), (r"holdout: 0\.05", "holdout: 0.2"), (r"count: 72, columns: 9, steps: 30",
                      "count: 4, columns: 2, steps: 5"), (r"warmup: 60", "warmup: 5"), (r"every: 5", "every: 1"), *changes):
@@ -34,9 +35,9 @@ def write(place, name, *changes):
     return path
 
 
-def run(place, name, *changes, workers=1, more=()):
+def run(place, name, *changes, workers=1, more=(), example=EXAMPLE):
     out = os.path.join(place, "out-" + name)
-    done = skerry("run", write(place, name, *changes), "--workers", workers, "--out", out, *more)
+    done = skerry("run", write(place, name, *changes, example=example), "--workers", workers, "--out", out, *more)
     assert done.returncode == 0, done.stderr
     with open(os.path.join(out, "report.json"), encoding="utf-8") as f:
         return json.load(f), out
@@ -127,9 +128,8 @@ def test_paths_of_both_chains(place):
 
 def test_experts_of_both_chains(place):
     """DDM: each expert has both chains and a cluster of its own; the router mixes the velocities of either chain."""
-    experts = (r"name: diloco, replicas: 2", "name: ddm, experts: 2"), (r"eval: \{", "partition: {dims: 8, fine: 16}\neval: {")
-    first, _ = run(place, "experts-first", rounds(1, 2), *experts, workers=2)
-    last, out = run(place, "experts", rounds(2, 15), *experts, workers=2)
+    first, _ = run(place, "experts-first", rounds(1, 2), FEW, workers=2, example=EXPERTS)
+    last, out = run(place, "experts", rounds(2, 15), FEW, workers=2, example=EXPERTS)
     job = last["job"]
     modules = {(m["network"], m["level"], m["index"]): m for m in job["modules"]}
     assert sorted(modules) == [("main", 0, 0), ("main", 0, 1), ("main", 1, 0), ("main", 1, 1), ("router", 0, 0)]
@@ -150,17 +150,16 @@ def test_experts_of_both_chains(place):
     assert os.path.getsize(os.path.join(out, "samples.png")) > 0
     # An expert is a start for all: with hardly a step they are still one model, and its mixture is that model.
     start = (r"depth: 3, heads: 4\}\nups", f"depth: 3, heads: 4, warm_start: {out}/model-0}}\nups"), (r"lr: 1\.5e-3", "lr: 1e-7")
-    warm = of_mixture(run(place, "experts-warm", rounds(1, 1), *experts, *start, workers=2)[0])
+    warm = of_mixture(run(place, "experts-warm", rounds(1, 1), FEW, *start, workers=2, example=EXPERTS)[0])
     one = losses(run(place, "expert-alone", rounds(1, 1), *start)[0])
     assert [warm[c] for c in CHAINS] == pytest.approx(one, rel=1e-3)
 
 
 def test_experts_from_afar_and_distilled(place, swarm):
     """The same grid wherever the experts are; a student of both chains; an expert is a start."""
-    experts = (r"name: diloco, replicas: 2", "name: ddm, experts: 2"), (r"eval: \{", "partition: {dims: 8, fine: 16}\neval: {")
     for name in ("a", "b"):
         swarm.worker(name)
-    job = swarm.submit(write(place, "afar", rounds(2, 10), *experts))
+    job = swarm.submit(write(place, "afar", rounds(2, 10), FEW, example=EXPERTS))
     swarm.wait_job(job, "done")
     grids = []
     for i, flags in enumerate(([], ["--remote"])):
