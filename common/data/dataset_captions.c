@@ -36,8 +36,7 @@ const char *dataset_captions_value(struct dataset_captions *c, const json_t *val
     return rc < 0 ? err_text(rc) : NULL;
 }
 
-/* The value of one of both keys; NULL: neither is there. */
-static const json_t *value_in(const json_t *root, const char **ret_key)
+const json_t *dataset_captions_of(const json_t *root, const char **ret_key)
 {
     *ret_key = json_object_get(root, "captions") ? "captions" : "caption";
     return json_object_get(root, *ret_key);
@@ -46,7 +45,7 @@ static const json_t *value_in(const json_t *root, const char **ret_key)
 bool dataset_captions_in(const json_t *root)
 {
     const char *key;
-    const json_t *value = value_in(root, &key);
+    const json_t *value = dataset_captions_of(root, &key);
     return json_string_length(value) > 0 || json_array_size(value) > 0;
 }
 
@@ -54,7 +53,7 @@ int dataset_captions_json(struct dataset_captions *c, const json_t *root, const 
                           struct err *err)
 {
     const char *name;
-    const json_t *value = value_in(root, &name);
+    const json_t *value = dataset_captions_of(root, &name);
     if (c->from_txt)
         return 0;
     const char *why = dataset_captions_value(c, value);

@@ -173,8 +173,8 @@ static int miss_captions(const struct dataset *ds, struct err *err)
     const struct folder *f = ds->own;
     if (f->listed)
         return err_set(err, -ERR_FORMAT,
-                       "%s/metadata.jsonl has no captions: none of its lines has a \"text\", which "
-                       "is a caption or a list of captions",
+                       "%s/metadata.jsonl has no captions: none of its lines has a \"text\" or "
+                       "\"caption\", which is a caption or a list of captions",
                        ds->path);
     for (size_t i = 0; i < ds->classes.n && !f->flat; i++) {
         char *dir = file_join(ds->path, ds->classes.items[i]);

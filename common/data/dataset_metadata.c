@@ -30,9 +30,13 @@ static int take_object(struct dataset_metadata *m, struct dataset_captions *c, c
         return err_set(err, -ERR_FORMAT, "%s, line %zu: expected \"file_name\", an image", name,
                        number);
     dataset_captions_clear(c);
-    const char *why = dataset_captions_value(c, json_object_get(root, "text"));
+    const char *key = "text", *why;
+    const json_t *value = json_object_get(root, key);
+    if (!value)
+        value = dataset_captions_of(root, &key);
+    why = dataset_captions_value(c, value);
     if (why)
-        return err_set(err, -ERR_FORMAT, "%s, line %zu: \"text\" %s", name, number, why);
+        return err_set(err, -ERR_FORMAT, "%s, line %zu: \"%s\" %s", name, number, key, why);
     int rc = grow(m, name, err);
     if (rc == 0)
         m->lines[m->n++] = (struct dataset_line){

@@ -32,6 +32,26 @@ static void gives_captions(void **state)
     scratch_free(dir);
 }
 
+/* As the JSON of tars has them, where there is no text. */
+static void knows_other_keys(void **state)
+{
+    (void)state;
+    static const char lines[] = "{\"file_name\":\"a\",\"caption\":\"one\"}\n"
+                                "{\"file_name\":\"b\",\"captions\":[\"two\",\"three\"]}\n"
+                                "{\"file_name\":\"c\",\"text\":\"four\",\"caption\":\"five\"}\n";
+    static const char wrong[] = "{\"file_name\":\"a\",\"caption\":5}";
+    const struct {
+        const char *name, *captions;
+    } want[] = {{"a", "one"}, {"b", "two\nthree"}, {"c", "four"}};
+    struct dataset_metadata m = {0};
+    OK(dataset_metadata_parse(&m, lines, sizeof(lines) - 1, "m", err));
+    for (size_t i = 0; i < COUNT(want); i++)
+        assert_string_equal(dataset_metadata_use(&m, want[i].name)->captions, want[i].captions);
+    dataset_metadata_release(&m);
+    FAILS(dataset_metadata_parse(&m, wrong, sizeof(wrong) - 1, "m", err), "line 1: \"caption\" is");
+    dataset_metadata_release(&m);
+}
+
 static void knows_classes(void **state)
 {
     (void)state;
@@ -63,7 +83,7 @@ static void refuses_folders(void **state)
         {"{\"file_name\":\"a.png\",\"text\":\"x\"}\n{\"file_name\":\"a.png\",\"text\":\"y\"}",
          "line 2 names the image 'a.png', as line 1 does"},
         {"{\"file_name\":\"a.png\",\"text\":null}", "metadata.jsonl has no captions: none"},
-        {"{\"file_name\":\"a.png\",\"caption\":\"x\"}", "of its lines has a \"text\""},
+        {"{\"file_name\":\"a.png\",\"prompt\":\"x\"}", "has a \"text\" or \"caption\""},
         {"{\"text\":\"x\"}", "line 1: expected \"file_name\""},
         {"[]", "line 1: expected \"file_name\""},
         {"{\"file_name\":\"a.png\",\"text\":7}", "line 1: \"text\" is neither a text nor"},
@@ -127,9 +147,9 @@ static void parses_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_captions),  cmocka_unit_test(knows_classes),
-        cmocka_unit_test(refuses_folders), cmocka_unit_test(says_where_it_looks),
-        cmocka_unit_test(parses_bytes),
+        cmocka_unit_test(gives_captions),      cmocka_unit_test(knows_other_keys),
+        cmocka_unit_test(knows_classes),       cmocka_unit_test(refuses_folders),
+        cmocka_unit_test(says_where_it_looks), cmocka_unit_test(parses_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
