@@ -10,6 +10,8 @@
 
 struct job_spec;
 
+/* What the folder holds: a language model, with or without a tokenizer; a transformer of images
+ * with captions, or with classes; the router of a mixture. */
 enum card_kind { CARD_TEXT, CARD_TOKENS, CARD_CAPTIONS, CARD_IMAGES, CARD_ROUTER };
 
 /* Writes DIR/README.md.  about: GET /v1/jobs/ID; class: of transformers, for CARD_TEXT and

@@ -167,17 +167,6 @@ int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct e
     return rc;
 }
 
-int file_check_placeholder(const char *path, const void *data, size_t len, struct err *err)
-{
-    static const char begins[] = "version ";
-    return len < sizeof begins - 1 || memcmp(data, begins, sizeof begins - 1) != 0
-               ? 0
-               : err_set(err, -ERR_FORMAT,
-                         "%s is a placeholder of Git LFS, without the file's contents: run `git "
-                         "lfs pull` in its folder",
-                         path);
-}
-
 int file_read(const char *path, size_t max, struct buf *out, struct err *err)
 {
     buf_init(out, max);

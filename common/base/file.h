@@ -20,7 +20,16 @@ int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct e
 
 /* -ERR_FORMAT if a file begins as what a clone without Git LFS has in place of each large one;
  * eight bytes are enough. */
-int file_check_placeholder(const char *path, const void *data, size_t len, struct err *err);
+static inline int file_check_placeholder(const char *path, const void *data, size_t len,
+                                         struct err *err)
+{
+    return len < 8 || memcmp(data, "version ", 8) != 0
+               ? 0
+               : err_set(err, -ERR_FORMAT,
+                         "%s is a placeholder of Git LFS, without the file's contents: run `git "
+                         "lfs pull` in its folder",
+                         path);
+}
 
 /* A rename destroys its target: -EINVAL if path is a device, a pipe or a link to one, such as
  * /dev/null or /dev/stdout, which root could lose. */

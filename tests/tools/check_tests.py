@@ -37,7 +37,6 @@ ELSEWHERE = {
     "worker/train/ahead.c": "test_pipeline.c, test_chains.c",
     "libskerry/skerry.c": "tests/trainers",
     "cli/base/config_numbers.c": "test_model_folder.c",
-    "cli/base/decoder.c": "test_model_folder.c",
     "cli/cost.c": "test_cost.py",
     "cli/submit.c": "test_run.py, test_bad_input.py",
     "cli/show/metrics.c": "test_run.py",

@@ -10,7 +10,8 @@
 #include "common/job/job.h"
 
 #define JOB(more)                                                                                  \
-    "name: tale\ndata: {path: x, image_size: 8}\ntrain: {batch: 4}\nouter: {rounds: 3, steps: 1}\n"               \
+    "name: tale\ndata: {path: x, image_size: 8}\ntrain: {batch: 4}\nouter: {rounds: 3, steps: "    \
+    "1}\n"                                                                                         \
     "model: {dim: 16, depth: 2, heads: 4" more "}\n"
 
 static char *card(const char *yaml, enum card_kind kind, const char *class, bool ema)
