@@ -160,34 +160,3 @@ int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bo
     mem_free(dir);
     return rc;
 }
-
-int folder_refused(int rc, struct err *err)
-{
-    for (size_t i = 0; rc < 0 && i < sizeof(rows) / sizeof(*rows); i++) {
-        char said[64];
-        (void)snprintf(said, sizeof(said), "].part is %d, expected", rows[i].part);
-        if (strstr(err->msg, said))
-            return err_set(err, rc,
-                           "the coordinator is older than this command and does not take %s with a "
-                           "job: upgrade the coordinator",
-                           rows[i].what);
-    }
-    return rc;
-}
-
-bool folder_leaves_companions(int rc, json_t *body, const struct err *err)
-{
-    const struct row *row = &rows[FOLDER_COMPANIONS];
-    json_t *list = json_object_get(body, "encoders");
-    if (rc >= 0 || !(strstr(err->msg, "].part is 4, expected") ||
-                     strstr(err->msg, "companions.tar was uploaded, but")))
-        return false;
-    for (size_t i = json_array_size(list); i-- > 0;)
-        if (cli_int(json_array_get(list, i), "part", -1) == row->part)
-            (void)json_array_remove(list, i);
-    fprintf(stderr,
-            "skerry: the coordinator is older than this command and does not keep %s: an export "
-            "will be without them\n",
-            row->what);
-    return true;
-}

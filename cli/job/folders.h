@@ -25,11 +25,4 @@ int folder_check(enum folder_kind kind, const char *folder, size_t *ret_files, s
 int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bool progress,
                   json_t *body, struct err *err);
 
-/* What a job with folders was refused with: rc, and where a coordinator of an older release does
- * not know of such folders, a sentence that says so in place of its own. */
-int folder_refused(int rc, struct err *err);
-/* Was it refused because of companions that an older coordinator does not take?  Then the
- * submission is without them, and may be sent again; stderr says so. */
-bool folder_leaves_companions(int rc, json_t *body, const struct err *err);
-
 #endif

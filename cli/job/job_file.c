@@ -694,9 +694,6 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
         return rc;
     }
     rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
-    if (folder_leaves_companions(rc, body, err))
-        rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
-    rc = folder_refused(rc, err);
     json_decref(body);
     /* The coordinator refuses the job itself. */
     if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)

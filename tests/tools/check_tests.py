@@ -38,6 +38,7 @@ ELSEWHERE = {
     "libskerry/skerry.c": "tests/trainers",
     "cli/base/config_numbers.c": "test_model_folder.c",
     "cli/cost.c": "test_cost.py",
+    "cli/job/folders.c": "test_external.py, test_first_hour.py",
     "cli/submit.c": "test_run.py, test_bad_input.py",
     "cli/show/metrics.c": "test_run.py",
     "coordinator/main.c": "daemons, in tests/integration",
