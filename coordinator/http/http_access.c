@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
+#include "coordinator/work/tokens.h"
 
 #define LIFE_MAX_S (100.0 * 366 * 24 * 3600)
 #define COUNT_MAX 4294967295.0
@@ -92,7 +93,7 @@ void http_post_token(void *arg, struct http_request *r)
     if (body == NULL)
         return;
     if (take_order(body, &order, &err) < 0 ||
-        view_token_make(api->o.co, &order, &id, text, &err) < 0) {
+        tokens_make(api->o.co, &order, &id, text, &err) < 0) {
         http_answer_refused(api, r, &err);
     } else {
         json_t *o = json_object();
@@ -117,9 +118,7 @@ void http_post_token_adjust(void *arg, struct http_request *r)
     struct err err = {0};
     const struct token_rec *t;
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
-        return;
-    json_t *body = http_take_body(r, fields, N(fields));
+    json_t *body = http_take_id_and_body(r, &id, fields, N(fields));
     if (body == NULL)
         return;
     const struct token_bounds bounds = {
@@ -130,7 +129,7 @@ void http_post_token_adjust(void *arg, struct http_request *r)
         .life_s = http_real_or(body, "life_s", NAN),
     };
     json_decref(body);
-    if (view_token_adjust(api->o.co, id, http_request_holder(r), &bounds, &t, &err) < 0) {
+    if (tokens_adjust(api->o.co, id, http_request_holder(r), &bounds, &t, &err) < 0) {
         http_answer_refused(api, r, &err);
         return;
     }
@@ -162,7 +161,7 @@ void http_post_token_revoke(void *arg, struct http_request *r)
     uint64_t id;
     if (!http_take_id(r, &id))
         return;
-    int rc = view_token_revoke(api->o.co, id, http_request_holder(r), &err);
+    int rc = tokens_revoke(api->o.co, id, http_request_holder(r), &err);
     answer_revoked(api, r, rc, id, &err);
 }
 

@@ -62,48 +62,24 @@ static void get_job(void *arg, struct http_request *r)
         http_answer_text(api, r, id, "application/json", &job, get_job);
 }
 
-/* The rounds recorded so far: an evaluation ends after its round was recorded. */
-struct rounds {
-    struct round {
-        uint32_t path, round;
-        double eval_loss, step;
-    } * items;
-    size_t n, cap, at; /* at: where the last look-up ended, since look-ups come in order */
-};
-
 struct lines {
     struct buf out;
-    bool full; /* the rest waits for the next request */
-    struct rounds rounds;
+    bool full;             /* the rest waits for the next request */
+    const struct job *job; /* an evaluation ends after its round was recorded */
+    size_t at;             /* where the last look-up of a round ended, since they come in order */
 };
 
-static void add_known_round(void *arg, const struct round_rec *r)
+static double eval_loss_of(struct lines *l, const struct metric_rec *m)
 {
-    struct rounds *k = arg;
-    if (k->n == k->cap) {
-        k->cap = k->cap ? 2 * k->cap : 64;
-        k->items = mem_realloc(k->items, k->cap * sizeof k->items[0]);
-    }
-    double before = 0;
-    for (size_t i = k->n; i > 0 && before == 0; i--)
-        if (k->items[i - 1].path == r->path)
-            before = k->items[i - 1].step;
-    double steps = r->contributions ? (double)r->steps / r->contributions : 0;
-    k->items[k->n++] = (struct round){r->path, r->round, (double)r->eval_loss, before + steps};
-}
-
-/* The round of the record, or the round that made the evaluated version. */
-static const struct round *known_round(struct rounds *k, const struct metric_rec *m)
-{
-    const uint32_t round = m->round - (m->kind == METRIC_EVAL);
-    for (size_t i = 0; i < k->n; i++) {
-        size_t at = (k->at + i) % k->n;
-        if (k->items[at].path == m->path && k->items[at].round == round) {
-            k->at = at;
-            return &k->items[at];
+    const struct job *j = l->job;
+    for (size_t i = 0; j != NULL && i < j->n_rounds; i++) {
+        const size_t at = (l->at + i) % j->n_rounds;
+        if (j->rounds[at].path == m->path && j->rounds[at].round == m->round) {
+            l->at = at;
+            return (double)j->rounds[at].eval_loss;
         }
     }
-    return NULL;
+    return NAN;
 }
 
 static void add_line(void *arg, const struct metric_rec *m)
@@ -112,14 +88,8 @@ static void add_line(void *arg, const struct metric_rec *m)
     if (l->full)
         return;
     json_t *o = http_json_metric(m);
-    if (m->kind != METRIC_LOSS) {
-        const struct round *r = known_round(&l->rounds, m);
-        const bool at_begin = m->kind == METRIC_EVAL && m->round == 0;
-        if (m->kind == METRIC_ROUND)
-            http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
-        if (m->step == 0 && !at_begin) /* an older release did not note it */
-            http_json_put(o, "step", r ? json_integer((json_int_t)(r->step + 0.5)) : json_null());
-    }
+    if (m->kind == METRIC_ROUND)
+        http_json_put(o, "eval_loss", http_json_real(eval_loss_of(l, m)));
     const size_t digits = m->n_numbers > 0 ? 17 : 9; /* ours were floats */
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(digits));
     /* Only whole lines: the reader asks again from its last one. */
@@ -136,16 +106,14 @@ static void get_job_metrics(void *arg, struct http_request *r)
     if (http_request_param_u64(r, "id", &id) < 0 ||
         http_request_query_u64(r, "after", 0, INT64_MAX, &after) < 0)
         return;
-    struct lines l = {0};
+    struct lines l = {.job = view_job_record(api->o.co, id)};
     buf_init(&l.out, LINES_BYTES_MAX);
-    view_each_round(api->o.co, id, add_known_round, &l.rounds);
     if (view_metrics(api->o.co, id, after, METRICS_MAX, add_line, &l, &err) < 0) {
         http_answer_refused(api, r, &err);
     } else {
         http_answer_text(api, r, id, "application/x-ndjson", &l.out, get_job_metrics);
     }
     buf_release(&l.out);
-    mem_free(l.rounds.items);
 }
 
 /* No content from other sites, no inline script or style, no frame around our pages. */

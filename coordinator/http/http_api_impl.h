@@ -58,6 +58,9 @@ void http_post_upload(void *arg, struct http_request *r);
 double http_real_or(const json_t *body, const char *name, double other);
 /* The request's body as an object, {} if there is none; NULL: it was invalid, and is answered. */
 json_t *http_take_body(struct http_request *r, const struct http_field *fields, size_t n);
+/* The same, and the {id} in the path. */
+json_t *http_take_id_and_body(struct http_request *r, uint64_t *ret_id,
+                              const struct http_field *fields, size_t n);
 /* The {id} of a command without a body; false: it was invalid, and is answered. */
 bool http_take_id(struct http_request *r, uint64_t *ret);
 

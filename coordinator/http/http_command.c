@@ -299,11 +299,15 @@ static json_t *id_state(uint64_t id, const char *state)
     return o;
 }
 
+json_t *http_take_id_and_body(struct http_request *r, uint64_t *ret_id,
+                              const struct http_field *fields, size_t n)
+{
+    return http_request_param_u64(r, "id", ret_id) < 0 ? NULL : http_take_body(r, fields, n);
+}
+
 bool http_take_id(struct http_request *r, uint64_t *ret)
 {
-    if (http_request_param_u64(r, "id", ret) < 0)
-        return false;
-    json_t *body = http_take_body(r, NULL, 0);
+    json_t *body = http_take_id_and_body(r, ret, NULL, 0);
     json_decref(body);
     return body != NULL;
 }
@@ -329,9 +333,7 @@ void http_post_remove(void *arg, struct http_request *r)
     struct err err = {0};
     struct view_removal was;
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
-        return;
-    json_t *body = http_take_body(r, fields, N(fields));
+    json_t *body = http_take_id_and_body(r, &id, fields, N(fields));
     if (body == NULL)
         return;
     const bool dry_run = json_is_true(json_object_get(body, "dry_run"));
@@ -383,9 +385,7 @@ void http_post_rollback(void *arg, struct http_request *r)
     struct http_api *api = arg;
     struct err err = {0};
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
-        return;
-    json_t *body = http_take_body(r, fields, N(fields));
+    json_t *body = http_take_id_and_body(r, &id, fields, N(fields));
     if (body == NULL)
         return;
     const uint64_t to = (uint64_t)json_integer_value(json_object_get(body, "to"));
@@ -413,9 +413,7 @@ void http_post_adjust(void *arg, struct http_request *r)
     struct err err = {0};
     struct job_swarm now;
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
-        return;
-    json_t *body = http_take_body(r, fields, N(fields));
+    json_t *body = http_take_id_and_body(r, &id, fields, N(fields));
     if (body == NULL)
         return;
     const struct view_adjust a = {http_real_or(body, "priority", NAN),
@@ -524,9 +522,7 @@ void http_post_sample(void *arg, struct http_request *r)
     struct http_api *api = arg;
     struct err err = {0};
     uint64_t id, task;
-    if (http_request_param_u64(r, "id", &id) < 0)
-        return;
-    json_t *b = http_take_body(r, fields, N(fields));
+    json_t *b = http_take_id_and_body(r, &id, fields, N(fields));
     if (b == NULL)
         return;
     const json_t *seed = json_object_get(b, "seed"), *ema = json_object_get(b, "ema");

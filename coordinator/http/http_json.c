@@ -108,6 +108,16 @@ static json_t *planes(const struct traffic *b)
     return o;
 }
 
+static json_t *blob(const struct blob_ref *b)
+{
+    if (!blob_ref_is_set(b))
+        return json_null();
+    json_t *o = must(json_object());
+    put(o, "sha256", sha256_or_null(b->sha256));
+    put(o, "size", count(b->size));
+    return o;
+}
+
 /* ---- status -------------------------------------------------------------- */
 
 static void add_waiting(void *arg, const struct view_waiting *w)
@@ -250,8 +260,8 @@ json_t *http_json_job_summary(const struct view_job *j)
     put(o, "reason", http_json_text(j->reason));
     put(o, "stalled", http_json_text(j->stalled));
     put(o, "paused", json_boolean(j->paused));
-    put(o, "recipe", http_json_text(j->recipe));
-    put(o, "created_at", http_json_at(j->created_unix_ms));
+    put(o, "recipe", http_json_text(j->job->spec.recipe.name));
+    put(o, "created_at", http_json_at(j->job->made_unix_ms));
     put(o, "elapsed_ms", count(j->elapsed_ms));
     put(o, "round", count(j->round));
     put(o, "rounds", count(j->rounds));
@@ -281,12 +291,16 @@ json_t *http_json_jobs(struct coordinator *co)
     return a;
 }
 
-static void add_class(void *arg, const struct view_class *c)
+static json_t *classes(const struct job *j)
 {
-    json_t *o = must(json_object());
-    put(o, "name", http_json_text(c->name));
-    put(o, "samples", count(c->samples));
-    http_json_push(arg, o);
+    json_t *a = must(json_array());
+    for (size_t i = 0; i < j->n_classes; i++) {
+        json_t *o = must(json_object());
+        put(o, "name", http_json_text(j->classes[i]));
+        put(o, "samples", count(j->counts[i]));
+        http_json_push(a, o);
+    }
+    return a;
 }
 
 static json_t *gone_from(const struct view_replica *r)
@@ -367,15 +381,11 @@ static void add_path(void *arg, const struct view_path *p)
     put(o, "bits_per_byte", http_json_real(p->bits_per_byte));
     put(o, "best_loss", http_json_real(p->best_loss));
     put(o, "best_round", isnan(p->best_loss) ? json_null() : count(p->best_round));
-    put(o, "best_blobs", must(json_array()));
+    json_t *best = must(json_array());
+    for (uint32_t l = 0; p->best != NULL && l < p->n_modules; l++)
+        http_json_push(best, sha256_or_null(p->best[l].full.sha256));
+    put(o, "best_blobs", best);
     http_json_push(arg, o);
-}
-
-/* Adds it to the path's entry in the list, which has all paths in order. */
-static void add_best(void *arg, const struct view_best *b)
-{
-    json_t *path = json_array_get(arg, b->path);
-    http_json_push(json_object_get(path, "best_blobs"), sha256_or_null(b->blob));
 }
 
 static void add_partition(void *arg, const struct view_partition *p)
@@ -390,7 +400,7 @@ static void add_partition(void *arg, const struct view_partition *p)
     http_json_push(arg, o);
 }
 
-static void add_figure(void *arg, const struct row_rec *r)
+static json_t *figure(const struct row_rec *r)
 {
     json_t *o = must(json_object());
     put(o, "kind", http_json_word(task_kind_name(r->kind)));
@@ -400,7 +410,15 @@ static void add_figure(void *arg, const struct row_rec *r)
     put(o, "value", http_json_real(r->value));
     put(o, "unit", http_json_text(r->unit));
     put(o, "at", http_json_at(r->at_unix_ms));
-    http_json_push(arg, o);
+    return o;
+}
+
+static json_t *figures(const struct job *j)
+{
+    json_t *a = must(json_array());
+    for (size_t i = 0; i < j->n_rows; i++)
+        http_json_push(a, figure(&j->rows[i]));
+    return a;
 }
 
 static void add_module(void *arg, const struct view_module *m)
@@ -476,43 +494,26 @@ json_t *http_json_sample(const struct grid_rec *s)
     return o;
 }
 
-/* The newest samples. */
-struct newest {
-    json_t *list;
-    size_t skip;
-};
-
-static void count_sample(void *arg, const struct grid_rec *s)
+static json_t *newest_samples(const struct job *j, size_t max)
 {
-    ((struct newest *)arg)->skip++;
+    json_t *a = must(json_array());
+    for (size_t i = j->n_grids > max ? j->n_grids - max : 0; i < j->n_grids; i++)
+        http_json_push(a, http_json_sample(&j->grids[i]));
+    return a;
 }
 
-static void add_sample(void *arg, const struct grid_rec *s)
+static json_t *bad_samples(const struct job *j)
 {
-    struct newest *n = arg;
-    if (n->skip > 0)
-        n->skip--;
-    else
-        http_json_push(n->list, http_json_sample(s));
-}
-
-static json_t *newest_samples(struct coordinator *co, uint64_t id, size_t max)
-{
-    struct newest n = {.list = must(json_array())};
-    view_each_sample(co, id, count_sample, &n);
-    n.skip -= n.skip < max ? n.skip : max;
-    view_each_sample(co, id, add_sample, &n);
-    return n.list;
-}
-
-static void add_bad(void *arg, const struct bad_sample *b)
-{
-    if (json_array_size(arg) >= BAD_MAX)
-        return;
-    json_t *o = must(json_object());
-    put(o, "key", http_json_text(b->key));
-    put(o, "reason", http_json_text(b->reason));
-    http_json_push(arg, o);
+    json_t *bad = must(json_object()), *a = must(json_array());
+    for (size_t i = 0; i < j->n_bad && i < BAD_MAX; i++) {
+        json_t *o = must(json_object());
+        put(o, "key", http_json_text(j->bad[i].key));
+        put(o, "reason", http_json_text(j->bad[i].reason));
+        http_json_push(a, o);
+    }
+    put(bad, "count", count(j->bad_count));
+    put(bad, "items", a);
+    return bad;
 }
 
 static json_t *job_bytes(const struct view_job *j)
@@ -522,16 +523,6 @@ static json_t *job_bytes(const struct view_job *j)
     put(o, "per_param_up", http_json_real(j->per_param_up));
     put(o, "per_param_down", http_json_real(j->per_param_down));
     put(o, "ratio", http_json_real(j->ratio));
-    return o;
-}
-
-static json_t *file_of(const struct blob_ref *b)
-{
-    if (!b)
-        return json_null();
-    json_t *o = must(json_object());
-    put(o, "sha256", sha256_or_null(b->sha256));
-    put(o, "size", count(b->size));
     return o;
 }
 
@@ -584,60 +575,55 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, size_t samples, struc
     struct view_job j;
     if (view_job(co, id, &j, err) < 0)
         return NULL;
+    const struct job *rec = j.job;
     json_t *o = http_json_job_summary(&j);
-    put(o, "spec", http_json_text(j.spec));
+    put(o, "spec", http_json_text(rec->yaml));
     json_t *dataset = must(json_object());
     put(dataset, "samples", count(j.samples_total));
     put(dataset, "holdout", count(j.samples_holdout));
     put(dataset, "shards", count(j.shards));
     put(o, "dataset", dataset);
-    put(o, "vocab", j.text ? count(j.vocab) : json_null());
+    put(o, "vocab", j.text ? count(rec->vocab) : json_null());
     put(o, "input",
-        j.input.channels + j.input.caption == 0
+        rec->input.channels + rec->input.caption == 0
             ? json_null()
-            : json_pack("{s:I,s:I,s:I,s:I}", "channels", (json_int_t)j.input.channels, "side",
-                        (json_int_t)j.input.side, "caption", (json_int_t)j.input.caption,
-                        "caption_tokens", (json_int_t)j.input.caption_tokens));
-    put(o, "tokenizer", file_of(j.tokenizer));
-    put(o, "companions", file_of(j.companions));
+            : json_pack("{s:I,s:I,s:I,s:I}", "channels", (json_int_t)rec->input.channels, "side",
+                        (json_int_t)rec->input.side, "caption", (json_int_t)rec->input.caption,
+                        "caption_tokens", (json_int_t)rec->input.caption_tokens));
+    put(o, "tokenizer", blob(&rec->tokenizer));
+    put(o, "companions", j.companions ? blob(j.companions) : json_null());
     put(o, "mixture", json_boolean(j.mixture));
     put(o, "bits_per_byte", http_json_real(j.eval_bits_per_byte));
-    put(o, "generation", count(j.generation));
-    put(o, "resharded", count(j.reshards_done));
+    put(o, "generation", count(rec->generation));
+    put(o, "resharded", count(rec->resharded));
     put(o, "reshards", count(j.reshards));
-    put(o, "teacher", http_json_id(j.teacher));
+    put(o, "teacher", http_json_id(rec->comp.teacher_job));
     put(o, "trace", trace_of(co, id));
     put_cost(co, id, o);
     json_t *network = must(json_object());
-    put(network, "waited_ms", count(j.waited_ms));
+    put(network, "waited_ms", count(rec->waited_ms));
     put(network, "waited_share", http_json_real(j.waited_share));
-    put(network, "peak_bytes_per_s", count(j.peak_bytes_per_s));
+    put(network, "peak_bytes_per_s", count(rec->peak_bytes));
     put(o, "network", network);
     json_t *stage = must(json_object());
     put(stage, "done", count(j.stage_done));
     put(stage, "total", count(j.stage_total));
     put(o, "stage", stage);
     put(o, "bytes", job_bytes(&j));
-    json_t *bad = must(json_object());
-    put(bad, "count", count(j.bad_samples));
-    put(bad, "items", must(json_array()));
-    put(o, "bad_samples", bad);
+    put(o, "bad_samples", bad_samples(rec));
     put(o, "skipped_steps", count(j.skipped));
     put(o, "waiting_for", waiting(co, id));
-    static const char *const lists[] = {"classes", "phases",     "modules",  "epochs",
-                                        "figures", "partitions", "path_list"};
+    put(o, "classes", classes(rec));
+    put(o, "figures", figures(rec));
+    put(o, "samples", newest_samples(rec, samples));
+    static const char *const lists[] = {"phases", "modules", "epochs", "partitions", "path_list"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         put(o, lists[i], must(json_array()));
-    view_each_class(co, id, add_class, json_object_get(o, "classes"));
     view_each_replica(co, id, add_phase, json_object_get(o, "phases"));
     view_each_module(co, id, add_module, json_object_get(o, "modules"));
     view_each_epoch(co, id, add_epoch, json_object_get(o, "epochs"));
-    put(o, "samples", newest_samples(co, id, samples));
     view_each_path(co, id, add_path, json_object_get(o, "path_list"));
-    view_each_best(co, id, add_best, json_object_get(o, "path_list"));
     view_each_partition(co, id, add_partition, json_object_get(o, "partitions"));
-    view_each_row(co, id, add_figure, json_object_get(o, "figures"));
-    view_each_bad_sample(co, id, add_bad, json_object_get(bad, "items"));
     return o;
 }
 
@@ -831,16 +817,6 @@ json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t gone, s
 {
     json_t *a = must(json_array());
     return page(a, view_workers(co, after, gone, max, add_worker, a));
-}
-
-static json_t *blob(const struct blob_ref *b)
-{
-    if (!blob_ref_is_set(b))
-        return json_null();
-    json_t *o = must(json_object());
-    put(o, "sha256", sha256_or_null(b->sha256));
-    put(o, "size", count(b->size));
-    return o;
 }
 
 static void add_version(void *arg, const struct version_rec *v)

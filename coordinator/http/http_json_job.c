@@ -5,47 +5,29 @@
 
 #define ROUND_BYTES_MAX 768 /* with a comma */
 
-struct history {
-    struct buf *out;
-    size_t skip, shown;
-    int rc;
-};
-
-static void count_round(void *arg, const struct round_rec *r)
+static int write_round(const struct round_rec *r, bool first, struct buf *out)
 {
-    ((struct history *)arg)->skip++;
-}
-
-static void write_round(void *arg, const struct round_rec *r)
-{
-    struct history *h = arg;
     char text[ROUND_BYTES_MAX];
-    if (h->skip > 0) {
-        h->skip--;
-        return;
-    }
     json_t *o = http_json_round(r);
     const size_t n = json_dumpb(o, text, sizeof text, HTTP_JSON_FLAGS);
     json_decref(o);
-    if (h->rc == 0 && h->shown++ > 0)
-        h->rc = buf_append_byte(h->out, ',');
-    if (h->rc == 0)
-        h->rc = n > sizeof text ? -ERR_LIMIT : buf_append(h->out, text, n);
+    int rc = first ? 0 : buf_append_byte(out, ',');
+    if (rc == 0)
+        rc = n > sizeof text ? -ERR_LIMIT : buf_append(out, text, n);
+    return rc;
 }
 
-static int write_job(struct coordinator *co, uint64_t id, size_t rounds, const char *rest,
-                     struct buf *out)
+static int write_job(const struct job *j, size_t rounds, const char *rest, struct buf *out)
 {
     const size_t n = strlen(rest) - 1; /* without its }, which comes at the end */
-    struct history h = {.out = out};
+    const size_t begin = j->n_rounds > rounds ? j->n_rounds - rounds : 0;
     buf_init(out, n + (rounds + 1) * ROUND_BYTES_MAX);
-    view_each_round(co, id, count_round, &h);
-    h.skip -= h.skip < rounds ? h.skip : rounds;
-    h.rc = buf_append(out, rest, n);
-    if (h.rc == 0)
-        h.rc = buf_append_str(out, ",\"history\":[");
-    view_each_round(co, id, write_round, &h);
-    return h.rc < 0 ? h.rc : buf_append_str(out, "]}");
+    int rc = buf_append(out, rest, n);
+    if (rc == 0)
+        rc = buf_append_str(out, ",\"history\":[");
+    for (size_t i = begin; rc == 0 && i < j->n_rounds; i++)
+        rc = write_round(&j->rounds[i], i == begin, out);
+    return rc < 0 ? rc : buf_append_str(out, "]}");
 }
 
 static void hide_secrets(json_t *job)
@@ -65,7 +47,7 @@ int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, size_
         hide_secrets(o);
     char *rest = json_dumps(o, HTTP_JSON_FLAGS);
     struct buf out = {0};
-    const int rc = rest ? write_job(co, id, rounds, rest, &out) : -ENOMEM;
+    const int rc = rest ? write_job(view_job_record(co, id), rounds, rest, &out) : -ENOMEM;
     json_decref(o);
     mem_free(rest);
     if (rc < 0) {

@@ -16,7 +16,6 @@ struct writer {
     struct buf *out;
     int rc;                       /* the first append that failed */
     const struct job_family *job; /* the family of the present walk */
-    const struct view_job *of;    /* the job whose numbers are walked */
     bool held_out;                /* numbers of evaluations */
     const struct worker_family *worker;
     const struct device_family *device;
@@ -314,24 +313,20 @@ static void job_state_line(void *arg, const struct view_job *j)
     value(w, 1);
 }
 
-static void number_line(void *arg, const struct metric_number *n)
-{
-    struct writer *w = arg;
-    char more[METRIC_NAME_MAX + 16];
-    const double newest = w->held_out ? n->held_out : n->value;
-    if (isnan(newest))
-        return;
-    (void)snprintf(more, sizeof more, "number=\"%s\"", n->name);
-    text(w, w->held_out ? "skerry_job_held_out_number" : "skerry_job_number");
-    job_labels(w, w->of, more);
-    value(w, newest);
-}
-
 static void number_lines(void *arg, const struct view_job *j)
 {
     struct writer *w = arg;
-    w->of = j;
-    view_each_number(w->co, j->id, number_line, w);
+    for (size_t i = 0; i < j->job->n_numbers; i++) {
+        const struct metric_number *n = &j->job->numbers[i];
+        char more[METRIC_NAME_MAX + 16];
+        const double newest = w->held_out ? n->held_out : n->value;
+        if (isnan(newest))
+            continue;
+        (void)snprintf(more, sizeof more, "number=\"%s\"", n->name);
+        text(w, w->held_out ? "skerry_job_held_out_number" : "skerry_job_number");
+        job_labels(w, j, more);
+        value(w, newest);
+    }
 }
 
 static void jobs(struct writer *w)

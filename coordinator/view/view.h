@@ -17,7 +17,7 @@
  *     if (rc == 0)
  *         view_when_durable(co, answer, request);   // answer(request, rc)
  *
- * Everything here is called on the loop thread. */
+ * Everything here is called on the loop thread.  Commands on tokens are in work/tokens.h. */
 #ifndef COORDINATOR_VIEW_H
 #define COORDINATOR_VIEW_H
 
@@ -106,22 +106,20 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
 
 /* A job, with totals over its paths. */
 struct view_job {
+    const struct job *job; /* its record */
     uint64_t id;
     const char *name;
     /* pending ingesting initialising features scoring clustering splitting running finishing
      * done failed cancelled */
     const char *state;
     const char *reason;
-    char stalled[REASON_MAX]; /* why it makes no progress: query_stalled(); "": it does */
-    bool paused;              /* by a person; `stalled` says it, too */
-    const char *spec;         /* YAML as submitted, with the additions of job_keep_defaults() */
-    const char *recipe;
-    int64_t created_unix_ms;
-    uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */
-    uint32_t round, rounds;      /* completed, planned */
-    uint64_t step, total_steps;  /* inner steps of the slowest path; 0: unknown */
-    uint64_t skipped;            /* inner steps without an update, those of open phases too */
-    double loss, eval_loss;      /* newest; NAN */
+    char stalled[REASON_MAX];   /* why it makes no progress: query_stalled(); "": it does */
+    bool paused;                /* by a person; `stalled` says it, too */
+    uint64_t elapsed_ms;        /* since it began running, until its end */
+    uint32_t round, rounds;     /* completed, planned */
+    uint64_t step, total_steps; /* inner steps of the slowest path; 0: unknown */
+    uint64_t skipped;           /* inner steps without an update, those of open phases too */
+    double loss, eval_loss;     /* newest; NAN */
     double images_per_s;
     int64_t eta_ms;                      /* -1 */
     uint32_t paths, replicas;            /* replicas per path */
@@ -130,31 +128,24 @@ struct view_job {
     uint64_t data_bytes_down;            /* data shards */
     double per_param_up, per_param_down; /* bytes per parameter, worker and round; NAN */
     double ratio;                        /* to fp32 data-parallel of the same steps; NAN */
-    uint32_t bad_samples, max_bad;
-    uint32_t classes, shards;
+    uint32_t bad_samples;
+    uint32_t shards;
     uint64_t samples_total, samples_holdout; /* of the dataset */
     uint32_t stage_done, stage_total;        /* tasks of its present state; total 0: no tasks */
     bool text, mixture;                      /* mixture: sampled as a whole, with a router */
     double eval_bits_per_byte;               /* texts; NAN */
-    uint32_t vocab;
-    struct network_input input;
-    const struct blob_ref *tokenizer; /* texts: the tokenizer.json; NULL: bytes */
-    const struct blob_ref
-        *companions;     /* a tar of files that exports put beside the weights, or NULL */
-    uint32_t modules;    /* of all networks */
-    uint32_t generation; /* how often the data were partitioned */
-    uint32_t reshards_done, reshards;
-    uint64_t waited_ms;        /* time in which phases waited for the network */
-    double waited_share;       /* the same as a share of the time of all phases; NAN */
-    uint64_t peak_bytes_per_s; /* of contributions and deltas, all workers together, since the
-                                  start of the coordinator */
-    uint32_t teacher;          /* the job that it learns from; 0: none */
-    double dollars, egress;    /* of workers' time, up to the ends of leases; of downloads */
+    /* A tar of files that exports put beside the weights; NULL: none. */
+    const struct blob_ref *companions;
+    uint32_t reshards;
+    double waited_share; /* of the time of all phases, in which they waited for the network; NAN */
+    double dollars, egress; /* of workers' time, up to the ends of leases; of downloads */
 };
 
 typedef void (*view_job_fn)(void *arg, const struct view_job *j);
 /* All jobs on record. */
 void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
+/* Its record; NULL: there is none. */
+const struct job *view_job_record(struct coordinator *co, uint64_t job_id);
 /* One job; -ERR_NOTFOUND. */
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
 
@@ -192,7 +183,8 @@ struct view_path {
     double bits_per_byte;               /* texts; NAN */
     double best_loss;                   /* early stopping; NAN: none kept */
     uint32_t best_round;
-    uint64_t bytes_up, bytes_down; /* of parameters, in the current round */
+    const struct best_module *best; /* by level, what an export takes; NULL: none kept */
+    uint64_t bytes_up, bytes_down;  /* of parameters, in the current round */
 };
 
 typedef void (*view_path_fn)(void *arg, const struct view_path *p);
@@ -209,24 +201,6 @@ struct view_partition {
 typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
 /* The partitions of a job; none if its data are not partitioned. */
 void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg);
-
-/* Figures computed by tasks: balance of the partitions, losses of a mixture's strategies, accuracy
- * of the router, bits per byte when routed once and repeatedly. */
-typedef void (*view_row_fn)(void *arg, const struct row_rec *r);
-/* The figures of a job, in the order of their first results. */
-void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg);
-
-/* With early stopping, the best version of each module on a path, which an export takes. */
-struct view_best {
-    uint32_t path, level, round;
-    uint64_t module_id, version;
-    const uint8_t *blob; /* sha256 of whole weights */
-    uint64_t size;
-};
-
-typedef void (*view_best_fn)(void *arg, const struct view_best *b);
-/* By path and level; none without early stopping. */
-void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg);
 
 /* One replica of one path. */
 struct view_replica {
@@ -248,10 +222,6 @@ typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);
 /* By path and replica. */
 void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg);
 
-typedef void (*view_round_fn)(void *arg, const struct round_rec *r);
-/* The rounds kept in memory, oldest first. */
-void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
-
 /* The samples of an epoch, by state. */
 struct view_epoch {
     uint32_t partition, epoch;             /* partition UINT32_MAX: all the data */
@@ -261,31 +231,6 @@ struct view_epoch {
 typedef void (*view_epoch_fn)(void *arg, const struct view_epoch *e);
 /* For each partition the open epochs, and the last closed ones. */
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg);
-
-typedef void (*view_sample_fn)(void *arg, const struct grid_rec *s);
-/* The results of SAMPLE tasks, oldest first. */
-void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg);
-
-/* A class of the dataset. */
-struct view_class {
-    uint32_t index;
-    const char *name;
-    uint64_t samples; /* 0: unknown */
-};
-
-typedef void (*view_class_fn)(void *arg, const struct view_class *c);
-/* In the order of the dataset. */
-void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg);
-
-typedef void (*view_number_fn)(void *arg, const struct metric_number *n);
-/* The numbers that the job's trainers report; the value is the newest of any replica, NAN: unknown.
- */
-void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg);
-
-typedef void (*view_bad_sample_fn)(void *arg, const struct bad_sample *b);
-/* The bad samples whose names are kept. */
-void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
-                          void *arg);
 
 /* The first `limit` records with n > after.  Old loss points are thinned out
  * (every second one goes) when there are more than METRIC_POINTS_MAX. */
@@ -380,13 +325,6 @@ struct view_token {
 typedef void (*view_token_fn)(void *arg, const struct view_token *t);
 /* In order of id. */
 void view_each_token(struct coordinator *co, view_token_fn fn, void *arg);
-/* See work/tokens.h. */
-int view_token_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
-                    char ret_text[TOKEN_STRING_MAX], struct err *err);
-/* holder: who asks. */
-int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
-                      const struct token_bounds *b, const struct token_rec **ret, struct err *err);
-int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err);
 /* Shuts a worker out for good. */
 int view_worker_revoke(struct coordinator *co, uint64_t worker_id, struct err *err);
 

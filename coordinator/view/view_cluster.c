@@ -1,4 +1,4 @@
-/* The cluster's side of view.h: status, workers, tasks, and waits. */
+/* The cluster's side of view.h: status, workers, tasks, tokens, and waits. */
 #include "common/base/base.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
@@ -6,6 +6,7 @@
 #include "coordinator/work/query.h"
 #include "coordinator/work/twins.h"
 
+#include "common/base/clock.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/lease.h"
@@ -317,6 +318,28 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
                        (unsigned long long)task_id);
     fill_task(co, t, ret);
     return 0;
+}
+
+/* ---- tokens --------------------------------------------------------------- */
+
+void view_each_token(struct coordinator *co, view_token_fn fn, void *arg)
+{
+    const int64_t now = (int64_t)clock_wall_ms();
+    for (size_t i = 0; i < co->state.n_tokens; i++) {
+        const struct token_rec *t = &co->state.tokens[i];
+        const struct view_token v = {
+            .token = t,
+            .state = t->revoked_unix_ms != 0   ? "revoked"
+                     : !access_is_live(t, now) ? "ended"
+                                               : "live",
+            .left_ms = t->ends_unix_ms == 0     ? -1
+                       : t->ends_unix_ms <= now ? 0
+                                                : t->ends_unix_ms - now,
+            .workers_here = access_workers_here(&co->state, t->id, NULL),
+            .cost = query_token_cost(&co->state, t->id),
+        };
+        fn(arg, &v);
+    }
 }
 
 /* ---- waits ----------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include "coordinator/view/view.h"
 #include "coordinator/work/cost.h"
 #include "coordinator/work/gc.h"
+#include "coordinator/work/member.h"
 #include "coordinator/work/query.h"
 #include "coordinator/work/tasks.h"
 
@@ -250,12 +251,10 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
 int view_sample_request(struct coordinator *co, uint64_t job_id, const struct draw_request *r,
                         uint64_t *ret_task, struct err *err)
 {
-    int rc = core_writable(co, err);
-    struct job *j = state_job(&co->state, job_id);
+    struct job *j;
+    int rc = any_job(co, job_id, &j, err);
     if (rc < 0)
         return rc;
-    if (j == NULL)
-        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
     if (j->refused != NULL)
         return err_set(err, -ERR_STALE, "job %llu cannot be drawn from: %s",
                        (unsigned long long)job_id, j->refused);
@@ -286,15 +285,37 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     return 0;
 }
 
-int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err)
+/* The worker, to be changed. */
+static int any_worker(struct coordinator *co, uint64_t id, struct worker **ret, struct err *err)
 {
-    int rc = core_writable(co, err);
-    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
+    const int rc = core_writable(co, err);
     if (rc < 0)
         return rc;
-    if (w == NULL)
-        return err_set(err, -ERR_NOTFOUND, "worker %llu does not exist",
+    *ret = state_edit_worker(&co->state, state_worker(&co->state, id));
+    return *ret ? 0
+                : err_set(err, -ERR_NOTFOUND, "worker %llu does not exist", (unsigned long long)id);
+}
+
+int view_worker_revoke(struct coordinator *co, uint64_t worker_id, struct err *err)
+{
+    struct worker *w;
+    const int rc = any_worker(co, worker_id, &w, err);
+    if (rc < 0)
+        return rc;
+    if (w->revoked_unix_ms != 0)
+        return err_set(err, -ERR_STALE, "worker %llu was revoked already",
                        (unsigned long long)worker_id);
+    member_revoke(co, w, "it was revoked by an operator");
+    core_touch(co);
+    return 0;
+}
+
+int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err)
+{
+    struct worker *w;
+    const int rc = any_worker(co, worker_id, &w, err);
+    if (rc < 0)
+        return rc;
     if (w->state != WORKER_HERE)
         return err_set(err, -ERR_STALE, "worker %llu is not here any more",
                        (unsigned long long)worker_id);

@@ -146,26 +146,16 @@ static void fill_grid(struct coordinator *co, const struct job *j, struct view_j
     v->text = job_is_text(&j->spec);
     v->mixture = j->comp.mixture;
     v->eval_bits_per_byte = view_job_bits_per_byte(j);
-    v->vocab = j->vocab;
-    v->input = j->input;
-    v->tokenizer = blob_ref_is_set(&j->tokenizer) ? &j->tokenizer : NULL;
     for (size_t i = 0; i < j->n_encoders; i++)
         if (j->encoders[i].part == ENCODER_COMPANIONS)
             v->companions = &j->encoders[i].blob;
-    v->modules = j->comp.n_modules;
-    v->generation = j->generation;
-    v->reshards_done = j->resharded;
     v->reshards = j->comp.partitioned ? (uint32_t)j->spec.recipe.reshard.n : 0;
     uint64_t spent = j->waited_ms + j->trained_ms;
-    v->waited_ms = j->waited_ms;
     v->waited_share = spent ? (double)j->waited_ms / (double)spent : NAN;
-    v->peak_bytes_per_s = j->peak_bytes;
-    v->teacher = j->comp.teacher_job;
 }
 
 static void fill_dataset(const struct job *j, struct view_job *v)
 {
-    v->classes = (uint32_t)j->n_classes;
     v->shards = (uint32_t)shards_cut(j);
     for (size_t i = 0; i < v->shards; i++) {
         v->samples_total += j->shards[i].samples;
@@ -176,19 +166,15 @@ static void fill_dataset(const struct job *j, struct view_job *v)
 
 static void fill_job(struct coordinator *co, const struct job *j, struct view_job *v)
 {
-    int64_t wall = (int64_t)clock_wall_ms();
-    int64_t end = j->ended_unix_ms ? j->ended_unix_ms : wall;
+    const int64_t end = j->ended_unix_ms ? j->ended_unix_ms : (int64_t)clock_wall_ms();
     memset(v, 0, sizeof(*v));
+    v->job = j;
     v->id = j->id;
     v->name = j->spec.name;
     v->state = job_state_name(j->state);
     v->reason = j->reason;
     (void)query_stalled(&co->state, j, v->stalled);
     v->paused = j->paused && !job_is_ended(j);
-    v->spec = j->yaml;
-    v->recipe = j->spec.recipe.name;
-    v->created_unix_ms = j->made_unix_ms;
-    v->age_ms = wall > j->made_unix_ms ? (uint64_t)(wall - j->made_unix_ms) : 0;
     v->elapsed_ms =
         j->started_unix_ms && end > j->started_unix_ms ? (uint64_t)(end - j->started_unix_ms) : 0;
     v->round = rounds_done(j);
@@ -207,7 +193,6 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->bytes_down = j->bytes_down;
     v->data_bytes_down = j->shard_bytes_down;
     v->bad_samples = j->bad_count;
-    v->max_bad = (uint32_t)j->spec.data.max_bad;
     v->dollars = j->cost.work + j->cost.waiting;
     v->egress = j->cost.egress;
     wire_figures(j, v);
@@ -222,6 +207,11 @@ void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
         fill_job(co, co->state.jobs[i], &v);
         fn(arg, &v);
     }
+}
+
+const struct job *view_job_record(struct coordinator *co, uint64_t job_id)
+{
+    return state_job(&co->state, job_id);
 }
 
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err)
@@ -310,13 +300,6 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
         }
 }
 
-void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_rounds; i++)
-        fn(arg, &j->rounds[i]);
-}
-
 #define EPOCHS_SHOWN 8 /* per partition: the last closed ones, and the open ones */
 
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
@@ -335,34 +318,6 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
             fn(arg, &(struct view_epoch){partition, e, f.total, f.done, f.leased, f.pending});
         }
     }
-}
-
-void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_grids; i++)
-        fn(arg, &j->grids[i]);
-}
-
-void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_classes; i++)
-        fn(arg, &(struct view_class){(uint32_t)i, j->classes[i], j->counts[i]});
-}
-
-void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_numbers; i++)
-        fn(arg, &j->numbers[i]);
-}
-
-void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_bad; i++)
-        fn(arg, &(struct bad_sample){j->bad[i].shard, j->bad[i].key, j->bad[i].reason});
 }
 
 int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,

@@ -78,6 +78,7 @@ static void fill_path(const struct job *j, uint32_t n, uint64_t *modules, uint64
         .bits_per_byte = bits_per_byte(&p->eval),
         .best_loss = p->best ? wide(p->best_loss) : (double)NAN,
         .best_round = p->best_round,
+        .best = p->best,
         .bytes_up = p->bytes_up,
         .bytes_down = p->bytes_down,
     };
@@ -124,30 +125,4 @@ void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition
         };
         fn(arg, &v);
     }
-}
-
-void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_rows; i++)
-        fn(arg, &j->rows[i]);
-}
-
-void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg)
-{
-    const struct job *j = state_job(&co->state, job_id);
-    for (uint32_t p = 0; j != NULL && p < j->comp.n_paths; p++)
-        for (uint32_t l = 0; j->paths[p].best && l < composition_levels(&j->comp, p); l++) {
-            const struct best_module *b = &j->paths[p].best[l];
-            const struct view_best v = {
-                .path = p,
-                .level = l,
-                .round = j->paths[p].best_round,
-                .module_id = j->modules[j->comp.paths[p].modules[l]].id,
-                .version = b->version,
-                .blob = b->full.sha256,
-                .size = b->full.size,
-            };
-            fn(arg, &v);
-        }
 }

@@ -67,13 +67,15 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
                 char ret_text[TOKEN_STRING_MAX], struct err *err)
 {
     struct token text = co->user_token; /* our address and key */
+    int rc = core_writable(co, err);
+    if (rc < 0)
+        return rc;
     if (o->name != NULL && access_by_name(&co->state, o->name) != NULL)
         return err_set(err, -EEXIST,
                        "there is already a token '%s': revoke it, or take another name", o->name);
     text.role = o->role;
     hash_random(text.secret, sizeof(text.secret));
-    int rc = token_format(&text, ret_text, err);
-    if (rc < 0)
+    if ((rc = token_format(&text, ret_text, err)) < 0)
         return rc;
     struct token_rec *t = access_add(&co->state, 0, o->role, text.secret);
     if (t == NULL)
@@ -97,6 +99,20 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
 
 /* ---- bounds --- */
 
+/* A token of somebody else's, to be changed; for the asker's own: why it cannot be. */
+static int others_token(struct coordinator *co, uint64_t id, uint64_t asker, const char *own,
+                        struct token_rec **ret, struct err *err)
+{
+    const int rc = core_writable(co, err);
+    if (rc < 0)
+        return rc;
+    if ((*ret = access_edit(&co->state, id)) == NULL)
+        return err_set(err, -ERR_NOTFOUND, "token %llu does not exist", (unsigned long long)id);
+    if (access_holder_token(id) == asker)
+        return err_set(err, -EBUSY, "this is your own token: %s", own);
+    return 0;
+}
+
 static void set_count(double n, uint32_t *max)
 {
     if (!isnan(n))
@@ -106,12 +122,11 @@ static void set_count(double n, uint32_t *max)
 int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const struct token_bounds *b,
                   const struct token_rec **ret, struct err *err)
 {
-    struct token_rec *t = access_edit(&co->state, id);
-    if (t == NULL)
-        return err_set(err, -ERR_NOTFOUND, "token %llu does not exist", (unsigned long long)id);
-    if (access_holder_token(id) == asker)
-        return err_set(err, -EBUSY,
-                       "this is your own token: only another operator can change its bounds");
+    struct token_rec *t;
+    const int rc =
+        others_token(co, id, asker, "only another operator can change its bounds", &t, err);
+    if (rc < 0)
+        return rc;
     if (t->role != TOKEN_ROLE_WORKER && !(isnan(b->uses) && isnan(b->workers)))
         return err_set(err, -EINVAL, "uses and workers bound a worker's token, and '%s' is %s's",
                        t->name, t->role == TOKEN_ROLE_OPERATOR ? "an operator" : "a viewer");
@@ -159,13 +174,11 @@ static bool is_of_file(const struct coordinator *co, const struct token *file, u
 int tokens_revoke(struct coordinator *co, uint64_t id, uint64_t asker, struct err *err)
 {
     char why[REASON_MAX];
-    struct token_rec *t = access_edit(&co->state, id);
-    if (t == NULL)
-        return err_set(err, -ERR_NOTFOUND, "token %llu does not exist", (unsigned long long)id);
-    if (access_holder_token(id) == asker)
-        return err_set(err, -EBUSY,
-                       "this is your own token: revoke it with another operator's, so that nobody "
-                       "is locked out");
+    struct token_rec *t;
+    const int rc = others_token(
+        co, id, asker, "revoke it with another operator's, so that nobody is locked out", &t, err);
+    if (rc < 0)
+        return rc;
     if (t->revoked_unix_ms != 0)
         return err_set(err, -ERR_STALE, "token %llu (%s) was revoked already",
                        (unsigned long long)id, t->name);

@@ -42,13 +42,35 @@ static struct {
     int fail; /* commands return this, if negative */
 } fake;
 
+static char *job_classes[] = {(char *)"cat"};
+static uint64_t job_counts[] = {4};
+static struct metric_number job_numbers[] = {{"top-1", 0.75, 0.5}, {"not.known", NAN, NAN}};
+static const struct row_rec job_rows[] = {
+    {.kind = TASK_EVAL, .path = UINT32_MAX, .name = "loss top1", .unit = "", .value = 0.75}};
+static const struct grid_rec job_grids[] = {{.task_id = 9, .round = 2, .path = UINT32_MAX}};
+static struct round_rec job_rounds[2100];
+static struct bad_rec job_bad[100];
+static struct job job_rec = {.yaml = (char *)"name: x\n",
+                             .spec.recipe.name = (char *)"diloco",
+                             .classes = job_classes,
+                             .counts = job_counts,
+                             .n_classes = 1,
+                             .bad = job_bad,
+                             .n_bad = 100,
+                             .rows = job_rows,
+                             .n_rows = 1,
+                             .rounds = job_rounds,
+                             .n_rounds = 2100,
+                             .grids = job_grids,
+                             .n_grids = 1,
+                             .numbers = job_numbers,
+                             .n_numbers = 2};
 static struct view_job job = {
+    .job = &job_rec,
     .id = 7,
     .name = "a\"b\\c\nd",
     .state = "running",
     .reason = "caf\xe9",
-    .spec = "name: x\n",
-    .recipe = "diloco",
     .round = 2,
     .rounds = 9,
     .step = 40,
@@ -137,8 +159,18 @@ void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
     fn(arg, &job);
 }
 
+const struct job *view_job_record(struct coordinator *co, uint64_t job_id)
+{
+    for (uint32_t i = 0; i < 2100; i++)
+        job_rounds[i] = (struct round_rec){.round = i, .loss = 1, .eval_loss = NAN, .seconds = 2};
+    for (size_t i = 0; i < 100; i++)
+        job_bad[i] = (struct bad_rec){.key = (char *)"k", .reason = (char *)"cut short"};
+    return job_id == job.id ? &job_rec : NULL;
+}
+
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err)
 {
+    (void)view_job_record(co, job_id);
     if (job_id != job.id)
         return err_set(err, -ERR_NOTFOUND, "there is no such job");
     *ret = job;
@@ -152,48 +184,16 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
     fn(arg, &r);
 }
 
-void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
-{
-    for (uint32_t i = 0; i < 2100; i++) {
-        struct round_rec r = {.round = i, .loss = 1, .eval_loss = NAN, .seconds = 2};
-        fn(arg, &r);
-    }
-}
-
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
 {
     struct view_epoch e = {.total = 10, .done = 5, .leased = 2, .pending = 3};
     fn(arg, &e);
 }
 
-void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
-{
-    struct grid_rec s = {.task_id = 9, .round = 2, .path = UINT32_MAX};
-    fn(arg, &s);
-}
-
-void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg)
-{
-    struct view_class c = {.name = "cat", .samples = 4};
-    fn(arg, &c);
-}
-
-void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg)
-{
-    fn(arg, &(struct metric_number){"top-1", 0.75, 0.5});
-    fn(arg, &(struct metric_number){"not.known", NAN, NAN});
-}
-
-void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
-{
-    struct bad_sample b = {.shard = "", .key = "k", .reason = "cut short"};
-    for (int i = 0; i < 100; i++)
-        fn(arg, &b);
-}
-
 void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, void *arg)
 {
     static const uint64_t modules[] = {1, 4}, versions[] = {2, 3};
+    static const struct best_module best[2];
     struct view_path p = {.network = "main",
                           .state = "waiting",
                           .partition = UINT32_MAX,
@@ -204,7 +204,8 @@ void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, vo
                           .eval_loss = NAN,
                           .bits_per_byte = NAN,
                           .best_loss = 0.25,
-                          .best_round = 3};
+                          .best_round = 3,
+                          .best = best};
     fn(arg, &p);
 }
 
@@ -212,19 +213,6 @@ void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition
 {
     struct view_partition p = {.partition = 1, .samples = 9, .holdout = 2, .share = NAN};
     fn(arg, &p);
-}
-
-void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg)
-{
-    struct row_rec r = {
-        .kind = TASK_EVAL, .path = UINT32_MAX, .name = "loss top1", .unit = "", .value = 0.75};
-    fn(arg, &r);
-}
-
-void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg)
-{
-    struct view_best b = {.path = 0, .blob = hash, .round = 3};
-    fn(arg, &b);
 }
 
 void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg)
@@ -423,8 +411,8 @@ void view_each_token(struct coordinator *co, view_token_fn fn, void *arg)
     fn(arg, &v);
 }
 
-int view_token_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
-                    char ret_text[TOKEN_STRING_MAX], struct err *err)
+int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
+                char ret_text[TOKEN_STRING_MAX], struct err *err)
 {
     fake.order = *o;
     *ret_id = 3;
@@ -432,8 +420,8 @@ int view_token_make(struct coordinator *co, const struct token_order *o, uint64_
     return fake.fail < 0 ? err_set(err, fake.fail, "the token was refused") : 0;
 }
 
-int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
-                      const struct token_bounds *b, const struct token_rec **ret, struct err *err)
+int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
+                  const struct token_bounds *b, const struct token_rec **ret, struct err *err)
 {
     fake.bounds = *b;
     fake.holder = holder;
@@ -441,7 +429,7 @@ int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
     return id > 2 ? err_set(err, -ERR_NOTFOUND, "no such token") : 0;
 }
 
-int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err)
+int tokens_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err)
 {
     fake.revoked = id;
     fake.holder = holder;

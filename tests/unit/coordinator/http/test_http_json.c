@@ -146,17 +146,18 @@ static void test_lists_are_bounded(void **state)
 /* Who may only watch sees neither keys of the trainer nor those of the data's addresses. */
 static void test_a_viewer_sees_no_secrets(void **state)
 {
-    const char *spec = job.spec;
-    job.spec = "name: x\n"
-               "data: {url: ['https://me:pw@h/a.tar?sig=1', \"http://h/b.tar\"], kind: text}\n"
-               "trainer:\n  env:\n  - KEY=secret # mine\n  - 'B=2'\n  command: x\n";
+    char *const spec = job_rec.yaml;
+    job_rec.yaml =
+        (char *)"name: x\n"
+                "data: {url: ['https://me:pw@h/a.tar?sig=1', \"http://h/b.tar\"], kind: text}\n"
+                "trainer:\n  env:\n  - KEY=secret # mine\n  - 'B=2'\n  command: x\n";
     for (int secrets = 0; secrets < 2; secrets++) {
         struct err err = {0};
         struct buf text;
         assert_int_equal(http_json_job_text(NULL, 7, 0, 0, secrets, &text, &err), 0);
         json_t *o = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, NULL);
         assert_string_equal(json_string_value(at(o, "spec")),
-                            secrets ? job.spec
+                            secrets ? job_rec.yaml
                                     : "name: x\n"
                                       "data: {url: ['https://h/a.tar', 'http://h/b.tar'], kind: "
                                       "text}\n"
@@ -164,7 +165,7 @@ static void test_a_viewer_sees_no_secrets(void **state)
         json_decref(o);
         buf_release(&text);
     }
-    job.spec = spec;
+    job_rec.yaml = spec;
 }
 
 static void test_tasks_newest_first(void **state)

@@ -72,11 +72,6 @@ static void look_ddm(struct grid *g, const Skerry__V1__Task *t)
     assert_int_equal(t->n_modules, 0);
 }
 
-static void count_rows(void *arg, const struct row_rec *r)
-{
-    *(unsigned *)arg += r->path == UINT32_MAX && r->name[0] != '\0';
-}
-
 static void count_paths(void *arg, const struct view_path *p)
 {
     assert_string_equal(p->state, "done");
@@ -122,7 +117,8 @@ static void run_ddm(struct rig *r, enum grid_mode mode, uint8_t ret_versions[3][
     assert_int_equal(v.samples_total, 92);
     assert_true(v.mixture && v.stage_total == 0);
     assert_true(fabs(v.eval_loss - 0.5) < 1e-6);
-    view_each_row(r->co, g.job, count_rows, &rows);
+    for (size_t i = 0; i < j->n_rows; i++)
+        rows += j->rows[i].path == UINT32_MAX && j->rows[i].name[0] != '\0';
     assert_int_equal(rows, 2); /* balance; loss top1, the newer in place of the older */
     view_each_path(r->co, g.job, count_paths, &paths);
     assert_int_equal(paths, 3);
@@ -283,7 +279,7 @@ static void run_dipaco(struct rig *r, enum grid_mode mode, uint8_t ret_versions[
     assert_string_equal(j->grids[0].text, "once upon a time");
     check_shards(r, j);
     assert_int_equal(view_job(r->co, g.job, &v, NULL), 0);
-    assert_true(v.text && v.reshards == 1 && v.reshards_done == 1);
+    assert_true(v.text && v.reshards == 1 && v.job->resharded == 1);
     /* Nats per token over ln 2 and the bytes, of all paths. */
     assert_true(fabs(v.eval_bits_per_byte - (3 * 1.7 + 1.3) / 4 / log(2)) < 1e-3);
     for (int m = 0; m < 8; m++) { /* the last four are private */

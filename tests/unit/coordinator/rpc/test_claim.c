@@ -135,9 +135,9 @@ static void test_revoked(void **state)
     (void)submit(r);
     assign(r, a, TASK_INIT);
     const uint64_t task = a->task->id;
-    assert_int_equal(view_token_revoke(r->co, id, access_holder_token(id), &err), -EBUSY);
-    assert_int_equal(view_token_revoke(r->co, id, 0, &err), 0);
-    assert_int_equal(view_token_revoke(r->co, id, 0, &err), -ERR_STALE);
+    assert_int_equal(tokens_revoke(r->co, id, access_holder_token(id), &err), -EBUSY);
+    assert_int_equal(tokens_revoke(r->co, id, 0, &err), 0);
+    assert_int_equal(tokens_revoke(r->co, id, 0, &err), -ERR_STALE);
     for (int i = 0; i < 2; i++) {
         const struct worker *w = state_worker(&r->co->state, i ? b->id : a->id);
         assert_true(w->revoked_unix_ms != 0 && w->state == WORKER_LEFT && w->peer == NULL);

@@ -179,7 +179,7 @@ static void test_unread(void **state)
         if (i < 3)
             other_goes_on(r, j);
         assert_int_equal(view_job(r->co, j->id, &v, NULL), 0);
-        assert_string_equal(v.recipe, i == 0 ? "gone" : "diloco");
+        assert_string_equal(v.job->spec.recipe.name, i == 0 ? "gone" : "diloco");
         assert_true(named(j, &full) && named(j, &shard));
         assert_int_equal(count(r, "SELECT state FROM jobs WHERE id=1"), JOB_RUNNING);
         assert_int_equal(count(r, "SELECT count(*) FROM versions"), 1);

@@ -10,7 +10,6 @@ struct heard {
     struct view_path paths[4];
     uint64_t modules[4][2], versions[4][2];
     struct view_partition partitions[4];
-    struct view_best best[8];
 };
 
 static void hear_path(void *arg, const struct view_path *v)
@@ -32,12 +31,6 @@ static void hear_partition(void *arg, const struct view_partition *v)
 {
     struct heard *h = arg;
     h->partitions[h->n++] = *v;
-}
-
-static void hear_best(void *arg, const struct view_best *v)
-{
-    struct heard *h = arg;
-    h->best[h->n++] = *v;
 }
 
 /* ---- paths ---- */
@@ -138,6 +131,7 @@ static void test_losses(void **state)
     assert_true(h.paths[0].loss == 3); /* the other replica has none */
     assert_true(h.paths[0].eval_loss == 2 && h.paths[0].eval_round == 2);
     assert_true(h.paths[0].best_loss == 1 && h.paths[0].best_round == 1);
+    assert_ptr_equal(h.paths[0].best, p->best);
     assert_true(fabs(h.paths[0].bits_per_byte - 2) < 1e-12);
     job_replica_memory(j, 0, 0)->loss = 2;
     h.n = 0;
@@ -198,56 +192,12 @@ static void test_partitions(void **state)
     }
 }
 
-/* ---- the best ---- */
-
-static void test_best(void **state)
-{
-    struct coordinator *co = *state;
-    struct job *j = job_of(co, dipaco, 0);
-    struct heard h = {0};
-    view_each_best(co, j->id, hear_best, &h);
-    view_each_best(co, 99, hear_best, &h);
-    assert_int_equal(h.n, 0);
-    struct path_rec *p = job_edit_path(j, 2);
-    p->best = mem_alloc_array(2, sizeof(*p->best));
-    p->best[0] = (struct best_module){5, {.size = 70}};
-    p->best[1] = (struct best_module){6, {.size = 80}};
-    p->best_round = 4;
-    view_each_best(co, j->id, hear_best, &h);
-    assert_int_equal(h.n, 2);
-    for (uint32_t l = 0; l < 2; l++) {
-        assert_true(h.best[l].path == 2 && h.best[l].level == l && h.best[l].round == 4);
-        assert_int_equal(h.best[l].module_id, j->modules[j->comp.paths[2].modules[l]].id);
-        assert_true(h.best[l].version == 5 + l && h.best[l].size == 70 + 10 * l);
-        assert_ptr_equal(h.best[l].blob, p->best[l].full.sha256);
-    }
-}
-
-static void count_row(void *arg, const struct row_rec *r)
-{
-    *(double *)arg += r->value;
-}
-
-static void test_rows(void **state)
-{
-    struct coordinator *co = *state;
-    struct job *j = job_of(co, diloco, 2);
-    double sum = 0;
-    view_each_row(co, 99, count_row, &sum);
-    view_each_row(co, j->id, count_row, &sum);
-    assert_true(sum == 0);
-    for (int i = 1; i <= 2; i++)
-        (void)job_put_row(j, &(struct row_rec){.kind = TASK_EVAL, .path = (uint32_t)i, .value = i});
-    view_each_row(co, j->id, count_row, &sum);
-    assert_true(sum == 3);
-}
-
 int main(void)
 {
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_state),         LIVE(test_modules),    LIVE(test_samples), LIVE(test_losses),
-        LIVE(test_bits_per_byte), LIVE(test_partitions), LIVE(test_best),    LIVE(test_rows),
+        LIVE(test_state),  LIVE(test_modules),       LIVE(test_samples),
+        LIVE(test_losses), LIVE(test_bits_per_byte), LIVE(test_partitions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,9 +90,9 @@ static void test_nothing_is_written(void **state)
     uint64_t id;
     co->store_ok = false;
     const uint64_t token = add_token(co, 1)->id;
-    assert_int_equal(view_token_make(co, &order, &id, text, NULL), -EIO);
-    assert_int_equal(view_token_adjust(co, token, 0, &bounds, &t, NULL), -EIO);
-    assert_int_equal(view_token_revoke(co, token, 0, NULL), -EIO);
+    assert_int_equal(tokens_make(co, &order, &id, text, NULL), -EIO);
+    assert_int_equal(tokens_adjust(co, token, 0, &bounds, &t, NULL), -EIO);
+    assert_int_equal(tokens_revoke(co, token, 0, NULL), -EIO);
     assert_true(co->state.n_tokens == 1 && co->state.tokens[0].revoked_unix_ms == 0);
 }
 
