@@ -29,11 +29,6 @@ static const char model[] = "name: doctor\n"
                             "train: {batch: 4}\n"
                             "outer: {rounds: 1, steps: 1}\n";
 
-static double now_s(void)
-{
-    return (double)clock_now_ns() / 1e9;
-}
-
 /* ---- this machine -------------------------------------------------------- */
 
 static void look_at_program(struct doctor_program *p, const char *name)
@@ -194,11 +189,11 @@ static void ping(struct cli *cli, struct doctor_coordinator *c)
 {
     for (int i = 0; i < PINGS; i++) {
         struct http_response r = {0};
-        const double begun = now_s();
+        const uint64_t begun = clock_now_ns();
         if (http_call(cli->http, "GET", "/healthz", NULL, 0, &r, NULL) < 0)
             return;
         http_response_release(&r);
-        const double took = now_s() - begun;
+        const double took = clock_since_s(begun);
         if (i > 0 && (i == 1 || took < c->round_trip_s)) /* the first one connects */
             c->round_trip_s = took;
     }

@@ -254,7 +254,7 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
     if (rc == 0 && !cli->json)
         printf("%s: fine%s%s\n", args->rest[0], len ? "; " : "", text);
     free(text);
-    opt.data_s = (double)(clock_now_ns() - begun) / 1e9;
+    opt.data_s = clock_since_s(begun);
     opt.holdout = size.holdout;
     if (rc == 0)
         rc = say_prediction(cli, args->rest[0], &job, &size, opt, err);

@@ -103,11 +103,6 @@ static void complain(struct spot *s, const struct err *err)
 
 /* ---- requests ---- */
 
-static size_t collect(char *data, size_t one, size_t len, void *arg)
-{
-    return buf_append(arg, data, len) < 0 ? 0 : len;
-}
-
 /* Runs the transfer until it ends, or we must stop. */
 static CURLcode perform(struct spot *s)
 {
@@ -157,7 +152,7 @@ static int ask(struct spot *s, struct asked *a, struct err *err)
     curl_easy_setopt(s->easy, CURLOPT_ERRORBUFFER, text);
     curl_easy_setopt(s->easy, CURLOPT_CUSTOMREQUEST, a->method);
     curl_easy_setopt(s->easy, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(s->easy, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(s->easy, CURLOPT_WRITEFUNCTION, http_curl_collect);
     curl_easy_setopt(s->easy, CURLOPT_WRITEDATA, &a->body);
     curl_easy_setopt(s->easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
     curl_easy_setopt(s->easy, CURLOPT_TIMEOUT_MS, a->ms ? a->ms : ANSWER_MS);

@@ -98,73 +98,60 @@ void workdir_forget(const char *state, uint64_t before, const uint64_t *going, s
     file_names_release(&names);
 }
 
-/* When the file was last touched; 0: it is no file. */
-static time_t touched(const struct workdir *w, const char *name)
+/* What stat() says of an entry of the folder; st_mode 0: nothing. */
+static struct stat look_at(const char *dir, const char *name)
 {
-    char *path = file_join(w->state, name);
+    char *path = file_join(dir, name);
     struct stat st;
-    const bool is_file = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    if (stat(path, &st) < 0)
+        st = (struct stat){0};
     mem_free(path);
-    return is_file ? st.st_mtime : 0;
+    return st;
 }
 
-/* Removes files of jobs whose end this worker missed: those that were not touched for long before
- * the last one was.  The clock alone says little: it may jump, or the worker may have been away. */
-static void prune_state(const struct workdir *w)
+/* When a file of state was last touched; 0: it is no file. */
+static time_t touched(const struct workdir *w, const char *name)
 {
-    struct file_names names;
-    const time_t now = time(NULL);
-    time_t last = 0;
-    if (file_list(w->state, WORK_STATE_FILES_MAX, &names, NULL) < 0)
-        return;
-    for (size_t i = 0; i < names.n; i++) {
-        const time_t at = touched(w, names.items[i]);
-        last = at > last && at <= now ? at : last;
-    }
-    for (size_t i = 0; i < names.n; i++) {
-        const time_t at = touched(w, names.items[i]);
-        char *path = file_join(w->state, names.items[i]);
-        if (at != 0 && at < last - WORKDIR_STATE_DAYS * 24 * 3600)
-            (void)file_remove(path, NULL); /* it is tried again at the next start */
-        mem_free(path);
-    }
-    file_names_release(&names);
+    const struct stat st = look_at(w->state, name);
+    return S_ISREG(st.st_mode) ? st.st_mtime : 0;
 }
 
 /* When a folder of state for another coordinator was last used, which its own time says: its files
  * are made there, and renamed; 0: it is none of ours. */
 static time_t used(const struct workdir *w, const char *name)
 {
-    struct stat st;
-    char *path = file_join(w->dir, name);
+    const struct stat st = look_at(w->dir, name);
     const bool ours = str_starts(name, "state-") && strlen(name) == 22 &&
-                      strspn(name + 6, "0123456789abcdef") == 16 && stat(path, &st) == 0 &&
-                      S_ISDIR(st.st_mode);
-    mem_free(path);
+                      strspn(name + 6, "0123456789abcdef") == 16 && S_ISDIR(st.st_mode);
     return ours ? st.st_mtime : 0;
 }
 
-/* Removes what is kept for coordinators that were not joined for long before the last one was: as
- * in prune_state, the clock alone says little.  Before this start has touched its own folder. */
-static void prune_others(const struct workdir *w)
+static bool is_own(const struct workdir *w, const char *name)
+{
+    return strcmp(name, strrchr(w->state, '/') + 1) == 0;
+}
+
+/* Removes what was not used for long before the last one was.  The clock alone says little: it may
+ * jump, or the worker may have been away. */
+static void prune(const struct workdir *w, const char *dir,
+                  time_t (*time_of)(const struct workdir *w, const char *name))
 {
     struct file_names names;
-    const char *own = strrchr(w->state, '/') + 1;
     const time_t now = time(NULL);
     time_t last = 0;
-    if (file_list(w->dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
+    if (file_list(dir, WORK_STATE_FILES_MAX, &names, NULL) < 0)
         return;
     for (size_t i = 0; i < names.n; i++) {
-        const time_t at = used(w, names.items[i]);
+        const time_t at = time_of(w, names.items[i]);
         last = at > last && at <= now ? at : last;
     }
     for (size_t i = 0; i < names.n; i++) {
-        const time_t at = used(w, names.items[i]);
-        char *path = file_join(w->dir, names.items[i]);
-        if (at != 0 && strcmp(names.items[i], own) != 0 &&
-            at < last - WORKDIR_STATE_DAYS * 24 * 3600) {
-            log_info("workdir", "removing %s: its coordinator was not joined for %d days", path,
-                     WORKDIR_STATE_DAYS);
+        const time_t at = time_of(w, names.items[i]);
+        char *path = file_join(dir, names.items[i]);
+        if (at != 0 && !is_own(w, names.items[i]) && at < last - WORKDIR_STATE_DAYS * 24 * 3600) {
+            if (time_of == used)
+                log_info("workdir", "removing %s: its coordinator was not joined for %d days", path,
+                         WORKDIR_STATE_DAYS);
             (void)file_remove_tree(path, NULL); /* it is tried again at the next start */
         }
         mem_free(path);
@@ -266,7 +253,7 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.state = str_printf("%s/state-%.16s", w.dir, hash_hex(cluster_id, 16, hex));
     w.held = file_join(w.state, "held");
     make_room(&w);
-    prune_others(&w);
+    prune(&w, w.dir, used);               /* before this start has touched its own folder */
     rc = file_mkdirs(w.state, 0700, err); /* first, since it marks the directory as ours */
     if (rc == 0)
         rc = file_remove_temps(w.state, err);
@@ -278,7 +265,7 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
         workdir_close(&w);
         return rc;
     }
-    prune_state(&w); /* before anything is written there */
+    prune(&w, w.state, touched); /* of jobs whose end it missed; before anything is written */
     if ((rc = begin_boot(&w, err)) < 0) {
         workdir_close(&w);
         return rc;

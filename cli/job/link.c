@@ -12,11 +12,6 @@
 #define SMALL_BYTES (256u << 10)
 #define LARGE_MAX_S 10 /* on a slower link the small file is enough */
 
-static double now_s(void)
-{
-    return (double)clock_now_ns() / 1e9;
-}
-
 /* Sends a file of random bytes and fetches it again; ret: seconds up and down. */
 static int there_and_back(struct cli *cli, const char *file, size_t size, double ret[2],
                           struct err *err)
@@ -27,18 +22,18 @@ static int there_and_back(struct cli *cli, const char *file, size_t size, double
     hash_sha256(bytes, size, sha256);
     int rc = file_write_atomic(file, bytes, size, 0600, err);
     mem_free(bytes);
-    const double begun = now_s();
+    const uint64_t begun = clock_now_ns();
     if (rc == 0)
         rc = upload_blob(cli, file, sha256, size, "a file that times the link", NULL, NULL, NULL,
                          err);
-    const double sent = now_s();
+    ret[0] = clock_since_s(begun);
+    const uint64_t sent = clock_now_ns();
     (void)snprintf(path, sizeof path, "/v1/blobs/%s", hash_hex(sha256, sizeof sha256, hex));
     if (rc == 0)
         rc = file_remove(file, err);
     if (rc == 0)
         rc = http_get_file(cli->http, path, file, sha256, NULL, NULL, err);
-    ret[0] = sent - begun;
-    ret[1] = now_s() - sent;
+    ret[1] = clock_since_s(sent);
     (void)file_remove(file, NULL);
     return rc;
 }

@@ -28,6 +28,11 @@ uint64_t clock_now_ms(void)
     return clock_now_ns() / CLOCK_NS_PER_MS;
 }
 
+double clock_since_s(uint64_t begun_ns)
+{
+    return (double)(clock_now_ns() - begun_ns) / 1e9;
+}
+
 char *clock_boot(char out[CLOCK_BOOT_MAX])
 {
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);

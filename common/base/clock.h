@@ -14,6 +14,8 @@
 /* Monotonic; any thread.  Never 0, so 0 can mean "not yet". */
 uint64_t clock_now_ns(void);
 uint64_t clock_now_ms(void);
+/* Seconds since that time. */
+double clock_since_s(uint64_t begun_ns);
 
 /* Names the boot of the machine, since which they count, in a line; "": not known.  Returns out. */
 #define CLOCK_BOOT_MAX 64

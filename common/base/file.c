@@ -649,11 +649,6 @@ int file_remove_tree(const char *path, struct err *err)
     return rc;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Takes item; -ERR_LIMIT beyond `max`, or without memory. */
 static int names_push(struct file_names *names, size_t max, char *item)
 {
@@ -703,7 +698,7 @@ int file_list(const char *path, size_t max, struct file_names *ret, struct err *
         return rc;
     }
     if (names.n)
-        qsort(names.items, names.n, sizeof(*names.items), by_name);
+        qsort(names.items, names.n, sizeof(*names.items), str_order);
     *ret = names;
     return 0;
 }

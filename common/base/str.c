@@ -44,6 +44,11 @@ bool str_copy(char *dst, size_t dst_size, const char *src)
     return fits == n;
 }
 
+int str_order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 bool str_starts(const char *s, const char *prefix)
 {
     return strncmp(s, prefix, strlen(prefix)) == 0;

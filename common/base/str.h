@@ -14,6 +14,9 @@ char *str_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /*
 /* Copies with a terminator, cut to fit; true: all of it fitted. */
 bool str_copy(char *dst, size_t dst_size, const char *src);
 
+/* For qsort and bsearch: the order of two texts, by pointers to them. */
+int str_order(const void *a, const void *b);
+
 /* Does the text begin, or end, with the other? */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);

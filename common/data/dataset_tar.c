@@ -242,11 +242,6 @@ static void rewind_tars(struct tars *t)
 
 /* ---- classes ---- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Index of a label in the classes, -1 if none. */
 static long find_class(const struct dataset *ds, const struct gather *g)
 {
@@ -261,7 +256,7 @@ static long find_class(const struct dataset *ds, const struct gather *g)
                    : -1;
     const char *label = g->label;
     char **hit = ds->classes.n ? bsearch(&label, ds->classes.items, ds->classes.n,
-                                         sizeof(*ds->classes.items), by_text)
+                                         sizeof(*ds->classes.items), str_order)
                                : NULL;
     return hit ? (long)(hit - ds->classes.items) : -1;
 }
@@ -296,7 +291,7 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
         return 0;
     int rc = dataset_add_class(ds, str_dup(g->label), err);
     if (rc == 0)
-        qsort(ds->classes.items, ds->classes.n, sizeof(*ds->classes.items), by_text);
+        qsort(ds->classes.items, ds->classes.n, sizeof(*ds->classes.items), str_order);
     return rc;
 }
 

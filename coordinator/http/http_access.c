@@ -92,13 +92,10 @@ void http_post_token(void *arg, struct http_request *r)
     json_t *body = http_take_body(r, fields, N(fields));
     if (body == NULL)
         return;
-    if (take_order(body, &order, &err) < 0 ||
-        tokens_make(api->o.co, &order, &id, text, &err) < 0) {
+    if (take_order(body, &order, &err) < 0 || tokens_make(api->o.co, &order, &id, text, &err) < 0) {
         http_answer_refused(api, r, &err);
     } else {
-        json_t *o = json_object();
-        http_json_put(o, "id", http_json_id(id));
-        http_json_put(o, "token", http_json_text(text));
+        json_t *o = http_json_with_id(id, "token", http_json_text(text));
         http_reply_header(r, "Cache-Control", "no-store");
         http_answer_when_durable(api, r, 201, o);
     }
@@ -133,24 +130,11 @@ void http_post_token_adjust(void *arg, struct http_request *r)
         http_answer_refused(api, r, &err);
         return;
     }
-    json_t *o = json_object();
-    http_json_put(o, "id", http_json_id(id));
+    json_t *o = http_json_with_id(id, NULL, NULL);
     put_bounds(o, t);
     const int64_t left_ms = t->ends_unix_ms - (int64_t)clock_wall_ms();
     http_json_put(o, "left_ms",
                   t->ends_unix_ms ? json_integer(left_ms > 0 ? left_ms : 0) : json_null());
-    http_answer_when_durable(api, r, 200, o);
-}
-
-static void answer_revoked(struct http_api *api, struct http_request *r, int rc, uint64_t id,
-                           const struct err *err)
-{
-    if (rc < 0) {
-        http_answer_refused(api, r, err);
-        return;
-    }
-    json_t *o = json_object();
-    http_json_put(o, "id", http_json_id(id));
     http_answer_when_durable(api, r, 200, o);
 }
 
@@ -162,7 +146,7 @@ void http_post_token_revoke(void *arg, struct http_request *r)
     if (!http_take_id(r, &id))
         return;
     int rc = tokens_revoke(api->o.co, id, http_request_holder(r), &err);
-    answer_revoked(api, r, rc, id, &err);
+    http_answer_command(api, r, rc, &err, http_json_with_id(id, NULL, NULL));
 }
 
 void http_post_worker_revoke(void *arg, struct http_request *r)
@@ -173,5 +157,5 @@ void http_post_worker_revoke(void *arg, struct http_request *r)
     if (!http_take_id(r, &id))
         return;
     int rc = view_worker_revoke(api->o.co, id, &err);
-    answer_revoked(api, r, rc, id, &err);
+    http_answer_command(api, r, rc, &err, http_json_with_id(id, NULL, NULL));
 }

@@ -243,3 +243,14 @@ void http_answer_refused(struct http_api *api, struct http_request *r, const str
         http_answer_fail(r, err);
     }
 }
+
+void http_answer_command(struct http_api *api, struct http_request *r, int rc,
+                         const struct err *err, json_t *body)
+{
+    if (rc == 0) {
+        http_answer_when_durable(api, r, 200, body);
+        return;
+    }
+    json_decref(body);
+    http_answer_refused(api, r, err);
+}

@@ -27,6 +27,9 @@ void http_answer_when_durable(struct http_api *api, struct http_request *r, unsi
                               json_t *body);
 /* Answers a refused command: at once, or, if the state was the reason, once that is durable. */
 void http_answer_refused(struct http_api *api, struct http_request *r, const struct err *err);
+/* Answers a command that returned rc: refused, or body (takes it) once it is durable. */
+void http_answer_command(struct http_api *api, struct http_request *r, int rc,
+                         const struct err *err, json_t *body);
 /* Answers with body, which shows this job (0: any) as it is now, once that is durable; if the
  * commit fails, again(api, r) is called.  Takes body. */
 void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t job, json_t *body,
@@ -54,6 +57,8 @@ void http_post_task_cancel(void *arg, struct http_request *r);
 void http_post_sample(void *arg, struct http_request *r);
 void http_post_drain(void *arg, struct http_request *r);
 void http_post_upload(void *arg, struct http_request *r);
+/* {"id"}, and a further member if there is a key; takes value. */
+json_t *http_json_with_id(uint64_t id, const char *key, json_t *value);
 /* A number of a body, or `other` if it is missing. */
 double http_real_or(const json_t *body, const char *name, double other);
 /* The request's body as an object, {} if there is none; NULL: it was invalid, and is answered. */

@@ -274,9 +274,7 @@ void http_post_job(void *arg, struct http_request *r)
         char location[40];
         (void)snprintf(location, sizeof location, "/v1/jobs/%" PRIu64, id);
         http_reply_header(r, "Location", location);
-        json_t *o = json_object();
-        http_json_put(o, "id", http_json_id(id));
-        http_answer_when_durable(api, r, 201, o);
+        http_answer_when_durable(api, r, 201, http_json_with_id(id, NULL, NULL));
     }
     dataset_release(&d);
     json_decref(body);
@@ -290,13 +288,19 @@ double http_real_or(const json_t *body, const char *name, double other)
     return v != NULL ? json_number_value(v) : other;
 }
 
-/* {"id", "state"} with the state after the command. */
-static json_t *id_state(uint64_t id, const char *state)
+json_t *http_json_with_id(uint64_t id, const char *key, json_t *value)
 {
     json_t *o = json_object();
     http_json_put(o, "id", http_json_id(id));
-    http_json_put(o, "state", http_json_word(state));
+    if (key != NULL)
+        http_json_put(o, key, value);
     return o;
+}
+
+/* {"id", "state"} with the state after the command. */
+static json_t *id_state(uint64_t id, const char *state)
+{
+    return http_json_with_id(id, "state", http_json_word(state));
 }
 
 json_t *http_take_id_and_body(struct http_request *r, uint64_t *ret_id,
@@ -356,14 +360,8 @@ static void set_paused(struct http_api *api, struct http_request *r, bool paused
     uint64_t id;
     if (!http_take_id(r, &id))
         return;
-    if (view_job_pause(api->o.co, id, paused, &err) < 0) {
-        http_answer_refused(api, r, &err);
-        return;
-    }
-    json_t *o = json_object();
-    http_json_put(o, "id", http_json_id(id));
-    http_json_put(o, "paused", json_boolean(paused));
-    http_answer_when_durable(api, r, 200, o);
+    const int rc = view_job_pause(api->o.co, id, paused, &err);
+    http_answer_command(api, r, rc, &err, http_json_with_id(id, "paused", json_boolean(paused)));
 }
 
 void http_post_pause(void *arg, struct http_request *r)
@@ -392,14 +390,9 @@ void http_post_rollback(void *arg, struct http_request *r)
     const json_t *one = json_object_get(body, "path");
     const uint32_t path = one != NULL ? (uint32_t)json_integer_value(one) : UINT32_MAX;
     json_decref(body);
-    if (view_job_rollback(api->o.co, id, path, to, &err) < 0) {
-        http_answer_refused(api, r, &err);
-        return;
-    }
-    json_t *o = json_object();
-    http_json_put(o, "id", http_json_id(id));
-    http_json_put(o, "to", json_integer((json_int_t)to));
-    http_answer_when_durable(api, r, 200, o);
+    const int rc = view_job_rollback(api->o.co, id, path, to, &err);
+    http_answer_command(api, r, rc, &err,
+                        http_json_with_id(id, "to", json_integer((json_int_t)to)));
 }
 
 void http_post_adjust(void *arg, struct http_request *r)
@@ -411,7 +404,7 @@ void http_post_adjust(void *arg, struct http_request *r)
     };
     struct http_api *api = arg;
     struct err err = {0};
-    struct job_swarm now;
+    struct job_swarm now = {0};
     uint64_t id;
     json_t *body = http_take_id_and_body(r, &id, fields, N(fields));
     if (body == NULL)
@@ -420,10 +413,8 @@ void http_post_adjust(void *arg, struct http_request *r)
                                   http_real_or(body, "share", NAN),
                                   http_real_or(body, "budget", NAN)};
     json_decref(body);
-    if (view_job_adjust(api->o.co, id, &a, &now, &err) < 0)
-        http_answer_refused(api, r, &err);
-    else
-        http_answer_when_durable(api, r, 200, http_json_quota(&now));
+    const int rc = view_job_adjust(api->o.co, id, &a, &now, &err);
+    http_answer_command(api, r, rc, &err, http_json_quota(&now));
 }
 
 void http_post_task_cancel(void *arg, struct http_request *r)
@@ -433,10 +424,8 @@ void http_post_task_cancel(void *arg, struct http_request *r)
     uint64_t id;
     if (!http_take_id(r, &id))
         return;
-    if (view_task_cancel(api->o.co, id, &err) < 0)
-        http_answer_refused(api, r, &err);
-    else
-        http_answer_when_durable(api, r, 200, id_state(id, "cancelled"));
+    const int rc = view_task_cancel(api->o.co, id, &err);
+    http_answer_command(api, r, rc, &err, id_state(id, "cancelled"));
 }
 
 void http_post_drain(void *arg, struct http_request *r)

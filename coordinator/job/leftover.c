@@ -85,11 +85,6 @@ static int note(void *arg, const char *name)
     return 0;
 }
 
-static int order(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Compares only as much as the first one has. */
 static int order_begins(const void *begin, const void *name)
 {
@@ -184,7 +179,7 @@ int leftover_resume(struct coordinator *co, struct err *err)
     struct copies c = {.co = co};
     int rc = ops->saved ? ops->saved(co->blobs, "outer/", note, &c, err) : 0;
     if (c.there.n > 0)
-        qsort(c.there.items, c.there.n, sizeof(*c.there.items), order);
+        qsort(c.there.items, c.there.n, sizeof(*c.there.items), str_order);
     for (size_t i = 0; rc == 0 && i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
         if (job_is_ended(j) && !j->unread)

@@ -70,15 +70,6 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
                                                : 0;
 }
 
-/* The round of the slowest path. */
-static uint32_t last_round(const struct job *j)
-{
-    uint32_t last = UINT32_MAX;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        last = j->paths[p].round < last ? j->paths[p].round : last;
-    return last;
-}
-
 /* A new array of all jobs, for the schedule. */
 static struct schedule_job *contenders(const struct coordinator *co)
 {
@@ -122,7 +113,7 @@ static struct schedule_task *candidates(struct coordinator *co)
         const struct task *t = s->ready[i];
         if (j == NULL || t->job_id != j->id) {
             j = state_job(s, t->job_id);
-            last = last_round(j);
+            last = query_rounds_done(j);
             at = place_of(s, j);
         }
         list[i] = (struct schedule_task){

@@ -11,11 +11,6 @@
 #include "common/base/hash.h"
 #include "common/job/family.h"
 
-static double wide(float x)
-{
-    return isnan(x) ? (double)NAN : (double)x;
-}
-
 static int need_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
 {
     *ret = state_job(&co->state, id);
@@ -74,14 +69,6 @@ static double images_per_s(const struct coordinator *co, const struct job *j)
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
             sum += query_speed(&co->state, query_phase(&co->state, j, p, r));
     return sum;
-}
-
-static uint32_t rounds_done(const struct job *j)
-{
-    uint32_t slowest = UINT32_MAX;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        slowest = j->paths[p].round < slowest ? j->paths[p].round : slowest;
-    return slowest;
 }
 
 /* In the first round, by the steps of all: few workers may train many paths one after another. */
@@ -177,13 +164,13 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->paused = j->paused && !job_is_ended(j);
     v->elapsed_ms =
         j->started_unix_ms && end > j->started_unix_ms ? (uint64_t)(end - j->started_unix_ms) : 0;
-    v->round = rounds_done(j);
+    v->round = query_rounds_done(j);
     v->rounds = j->unread ? 0 : (uint32_t)j->spec.outer.rounds;
     v->step = steps_now(co, j);
     v->skipped = skipped_now(co, j);
     v->total_steps = (uint64_t)j->spec.outer.steps * v->rounds;
-    v->loss = wide(j->loss);
-    v->eval_loss = wide(j->eval_loss);
+    v->loss = (double)j->loss;
+    v->eval_loss = (double)j->eval_loss;
     v->images_per_s = images_per_s(co, j);
     v->eta_ms = eta_ms(co, j, v->round);
     v->paths = j->comp.n_paths;
@@ -240,7 +227,7 @@ int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret
     int rc = need_job(co, job_id, &j, err);
     if (rc < 0)
         return rc;
-    const int64_t eta = eta_ms(co, j, rounds_done(j));
+    const int64_t eta = eta_ms(co, j, query_rounds_done(j));
     *ret = (struct view_cost){.egress = j->cost.egress, .quota = &j->quota};
     cost_of(co, j, &ret->time);
     ret->total = ret->time.work + ret->time.waiting + ret->egress;
@@ -290,7 +277,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
                 .step = rr->step + (t ? t->steps_done : 0),
                 .steps_done = t ? t->steps_done : 0,
                 .steps_total = t && t->steps_total ? t->steps_total : (uint32_t)j->spec.outer.steps,
-                .loss = wide(rr->loss),
+                .loss = (double)rr->loss,
                 .images_per_s = query_speed(&co->state, t),
                 .gone_id = gone ? gone->id : 0,
                 .gone_name = gone ? gone->name : "",

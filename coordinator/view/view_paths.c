@@ -7,11 +7,6 @@
 
 #define LN2 0.69314718055994530942
 
-static double wide(float x)
-{
-    return isnan(x) ? (double)NAN : (double)x;
-}
-
 static double bits_per_byte(const struct eval_rec *e)
 {
     return e->bytes > 0 && !isnan(e->loss) ? e->loss_sum / LN2 / (double)e->bytes : (double)NAN;
@@ -73,10 +68,10 @@ static void fill_path(const struct job *j, uint32_t n, uint64_t *modules, uint64
         .modules = modules,
         .versions = versions,
         .loss = path_loss(j, n),
-        .eval_loss = wide(p->eval.loss),
+        .eval_loss = (double)p->eval.loss,
         .eval_round = p->eval.round,
         .bits_per_byte = bits_per_byte(&p->eval),
-        .best_loss = p->best ? wide(p->best_loss) : (double)NAN,
+        .best_loss = p->best ? (double)p->best_loss : (double)NAN,
         .best_round = p->best_round,
         .best = p->best,
         .bytes_up = p->bytes_up,

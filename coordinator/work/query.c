@@ -513,6 +513,14 @@ bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t 
            base >= since && !cut_since(j, m, base);
 }
 
+uint32_t query_rounds_done(const struct job *j)
+{
+    uint32_t slowest = UINT32_MAX;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        slowest = j->paths[p].round < slowest ? j->paths[p].round : slowest;
+    return slowest;
+}
+
 uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m)
 {
     uint64_t n = 0;

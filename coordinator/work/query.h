@@ -10,6 +10,8 @@
 
 /* Paths of the main network: they come first. */
 uint32_t query_main_paths(const struct job *j);
+/* Rounds that the slowest path has done. */
+uint32_t query_rounds_done(const struct job *j);
 /* Whether the job's data are text as far as we know: false for images, and for token ids whose
  * tokenizer the job does not name.  What a trainer does with text is its own business. */
 bool query_has_text(const struct job *j);

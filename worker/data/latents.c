@@ -257,11 +257,6 @@ double latents_share(const struct latents *l, const uint8_t shard_sha256[HASH_BY
     return n ? (double)there / (double)n : 0;
 }
 
-static double seconds_since(uint64_t ns)
-{
-    return (double)(clock_now_ns() - ns) / 1e9;
-}
-
 /* Reading begins with what the host's memory has of the file dropped, as far as it can be. */
 static int measure_file(const struct latents *l, int fd, const char *path, void *record, size_t n,
                         double *ret_put_s, double *ret_get_s, struct err *err)
@@ -272,12 +267,12 @@ static int measure_file(const struct latents *l, int fd, const char *path, void 
         rc = file_pwrite_all(fd, record, l->record, i * l->record, path, err);
     if (rc == 0 && fdatasync(fd) < 0)
         rc = err_errno(err, "flushing %s", path);
-    *ret_put_s = seconds_since(begun) / (double)n;
+    *ret_put_s = clock_since_s(begun) / (double)n;
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     begun = clock_now_ns();
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = file_pread_all(fd, record, l->record, i * l->record, path, err);
-    *ret_get_s = seconds_since(begun) / (double)n;
+    *ret_get_s = clock_since_s(begun) / (double)n;
     return rc;
 }
 

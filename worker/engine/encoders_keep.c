@@ -58,7 +58,7 @@ static int measure_encoder(struct encoders *enc, struct err *err)
     if (rc == 0)
         rc = encoders_images(enc, images, NULL, count, moments, err);
     if (rc == 0)
-        enc->encode_s = (double)(clock_now_ns() - begun) / 1e9 / count;
+        enc->encode_s = clock_since_s(begun) / count;
     mem_free(images);
     mem_free(moments);
     return rc;

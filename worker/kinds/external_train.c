@@ -100,8 +100,7 @@ static struct replica_cursor cursor(const struct phase *p)
                                    .loss_sum = p->loss_sum,
                                    .loss_first = p->loss_first,
                                    .loss_last = p->loss_last,
-                                   .seconds =
-                                       p->before + (double)(clock_now_ns() - p->begun_ns) / 1e9};
+                                   .seconds = p->before + clock_since_s(p->begun_ns)};
 }
 
 /* The step after which the trainer must wait for the next check whether a snapshot is due: about a
@@ -758,7 +757,7 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
     p->trains = true;
     const int rc = trainers_ask(p->e, p->w, &m, state, &ev, done, err);
     p->trains = false;
-    p->seconds = p->before + (double)(clock_now_ns() - p->begun_ns) / 1e9;
+    p->seconds = p->before + clock_since_s(p->begun_ns);
     if (state >= 0)
         (void)close(state);
     return rc;

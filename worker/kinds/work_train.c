@@ -255,7 +255,7 @@ static int load_weights(struct phase *p, struct err *err)
 
 static double seconds_so_far(const struct phase *p)
 {
-    return (double)(clock_now_ns() - p->begun_ns) / 1e9;
+    return clock_since_s(p->begun_ns);
 }
 
 /* Logs how the devices divide a step, and how long one takes. */
@@ -345,7 +345,7 @@ static void prepare(struct engine *e, struct work *w)
 static void note_rate(struct phase *p, const struct batch *b)
 {
     p->flops += flops_step(p->r->model, b);
-    double seconds = (double)(clock_now_ns() - p->counted_ns) / 1e9;
+    double seconds = clock_since_s(p->counted_ns);
     if (seconds <= 0)
         return;
     if (p->peak_flops > 0) /* the measurement shared the machine with other work */
@@ -366,8 +366,7 @@ static void note_step(struct phase *p, const struct step_result *s, uint64_t sam
 {
     if (!p->e->stepped) {
         p->e->stepped = true;
-        log_info("phase", "first step after %.2f s",
-                 (double)(clock_now_ns() - p->e->opt.started_ns) / 1e9);
+        log_info("phase", "first step after %.2f s", clock_since_s(p->e->opt.started_ns));
     }
     p->at.skipped += s->skipped;
     p->at.skipped_row = s->skipped ? p->at.skipped_row + 1 : 0;

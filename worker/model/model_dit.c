@@ -218,33 +218,22 @@ static void fill(struct model *m)
     model_table_linear(m, end, "final_layer.adaLN_modulation.1", 2 * C, C);
 }
 
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), k = strlen(tail);
-    return n >= k && strcmp(s + n - k, tail) == 0;
-}
-
-static bool begins_with(const char *s, const char *head)
-{
-    return strncmp(s, head, strlen(head)) == 0;
-}
-
 static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
                  uint64_t stream, float *p)
 {
     const char *name =
-        t->name + (begins_with(t->name, MODEL_UPSCALER) ? sizeof MODEL_UPSCALER - 1 : 0);
-    if (ends_with(name, ".bias") || strstr(name, "adaLN_modulation") ||
-        begins_with(name, "final_layer.") || begins_with(name, "proj_out.") ||
+        t->name + (str_starts(t->name, MODEL_UPSCALER) ? sizeof MODEL_UPSCALER - 1 : 0);
+    if (str_ends(name, ".bias") || strstr(name, "adaLN_modulation") ||
+        str_starts(name, "final_layer.") || str_starts(name, "proj_out.") ||
         strstr(name, ".attn2.to_out."))
         return;
-    if (ends_with(name, "scale_shift_table")) {
+    if (str_ends(name, "scale_shift_table")) {
         rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 1.0f / sqrtf((float)s->dim));
         return;
     }
-    if (begins_with(name, "t_embedder.") || begins_with(name, "y_embedder.") ||
-        begins_with(name, "head.") || begins_with(name, "cls_token") ||
-        begins_with(name, "adaln_single.") || begins_with(name, "caption_projection.")) {
+    if (str_starts(name, "t_embedder.") || str_starts(name, "y_embedder.") ||
+        str_starts(name, "head.") || str_starts(name, "cls_token") ||
+        str_starts(name, "adaln_single.") || str_starts(name, "caption_projection.")) {
         rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 0.02f);
         return;
     }

@@ -117,24 +117,18 @@ static void fill(struct model *m)
         model_table_add(m, s->cut.head_level, true, 2, (int[4]){s->vocab, C}, "lm_head.weight");
 }
 
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), k = strlen(tail);
-    return n >= k && strcmp(s + n - k, tail) == 0;
-}
-
 static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
                  uint64_t stream, float *p)
 {
     if (t->rank == 1) { /* a norm, or a bias, which stays 0 */
-        if (ends_with(t->name, ".bias"))
+        if (str_ends(t->name, ".bias"))
             return;
         for (uint64_t j = 0; j < t->count; j++)
             p[j] = 1.0f;
         return;
     }
     const bool ends_branch =
-        ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight");
+        str_ends(t->name, "o_proj.weight") || str_ends(t->name, "down_proj.weight");
     const float std = ends_branch ? 0.02f / sqrtf(2.0f * (float)s->depth) : 0.02f;
     rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, std);
 }

@@ -820,7 +820,7 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     int rc = cut(t, err);
     if (rc == 0)
         rc = island_run(t->is, step_job, t, err);
-    const double seconds = (double)(clock_now_ns() - begun) / 1e9;
+    const double seconds = clock_since_s(begun);
     t->encoded = rc == 0 && t->next.count > 0;
     if (rc < 0)
         return rc;

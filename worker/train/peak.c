@@ -17,11 +17,6 @@ struct bench {
     void *a, *b, *c;
 };
 
-static double now(void)
-{
-    return (double)clock_now_ns() / 1e9;
-}
-
 static void release(struct bench *x)
 {
     x->dev->ops->free(x->dev, x->a);
@@ -81,14 +76,14 @@ static int multiply(struct bench *x, int n, double *ret, struct err *err)
                               .c = x->c,
                               .dt = x->dt,
                               .c_dt = x->dt};
-    double begun = now();
+    const uint64_t begun = clock_now_ns();
     int rc = 0;
     for (int i = 0; rc == 0 && i < n; i++)
         rc = x->dev->ops->matmul(x->dev, &mm, NULL);
     if (rc < 0)
         return err_set(err, rc, "products of %lld rows: %s", (long long)x->side, err_text(rc));
     rc = x->dev->ops->sync(x->dev, NULL, err);
-    *ret = fmax((now() - begun) / n, 1e-9);
+    *ret = fmax(clock_since_s(begun) / n, 1e-9);
     return rc;
 }
 

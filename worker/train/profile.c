@@ -56,11 +56,6 @@ struct measuring {
     struct rank_times ranks[ISLAND_MAX];
 };
 
-static double seconds_since(uint64_t begun)
-{
-    return (double)(clock_now_ns() - begun) / 1e9;
-}
-
 /* ---- parts ---- */
 
 static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
@@ -153,13 +148,13 @@ static int time_backward(struct net *net, double *b, double *w, struct err *err)
     int rc = net_backward(net, NULL, 0, err);
     if (rc == 0)
         rc = weights_sync(net->weights, err);
-    *b = seconds_since(begun);
+    *b = clock_since_s(begun);
     begun = clock_now_ns();
     if (rc == 0)
         rc = net_weights(net, 0, err);
     if (rc == 0)
         rc = weights_sync(net->weights, err);
-    *w = net->opt.split ? seconds_since(begun) : 0;
+    *w = net->opt.split ? clock_since_s(begun) : 0;
     return rc;
 }
 
@@ -180,7 +175,7 @@ static int time_size(struct net *net, const struct model *m, int samples, bool f
             rc = net_forward(net, NULL, 0, &micro, err);
         if (rc == 0)
             rc = weights_sync(net->weights, err);
-        *f = i > 0 ? fmin(*f, seconds_since(begun)) : *f;
+        *f = i > 0 ? fmin(*f, clock_since_s(begun)) : *f;
         if (rc == 0)
             rc = forget_caches(net, cold, err);
         if (rc == 0)
@@ -243,7 +238,7 @@ static int time_layers(struct device *dev, struct frozen_walk *walk, const struc
             rc = frozen_walk_run(walk, 0, n, i, i + 1, NULL, err);
             if (rc == 0)
                 rc = dev->ops->sync(dev, NULL, err);
-            *t = k > 0 ? fmin(*t, seconds_since(begun)) : seconds_since(begun);
+            *t = k > 0 ? fmin(*t, clock_since_s(begun)) : clock_since_s(begun);
         }
     }
     return rc;
@@ -320,7 +315,7 @@ double profile_host_rate(struct device *dev)
         rc = dev->ops->copy(dev, to, from, RATE_BYTES, COPY_TO_DEVICE, NULL);
         if (rc == 0)
             rc = dev->ops->sync(dev, NULL, NULL);
-        least = fmin(least, seconds_since(begun));
+        least = fmin(least, clock_since_s(begun));
     }
     dev->ops->free(dev, to);
     dev->ops->free_host(dev, from);
@@ -377,7 +372,7 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
             rc = k->adamw(dev, &p, NULL);
         if (rc == 0)
             rc = k->sync(dev, NULL, err);
-        *ret = fmin(*ret, seconds_since(begun) / (double)n);
+        *ret = fmin(*ret, clock_since_s(begun) / (double)n);
     }
     k->free(dev, scalars);
     k->free(dev, d);
@@ -402,7 +397,7 @@ static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double
             rc = down->ops->recv(down, &piece, 1, 1, NULL);
         if (rc == 0)
             rc = down->ops->wait(down, NULL, err);
-        *ret = fmin(*ret, seconds_since(begun) / 2);
+        *ret = fmin(*ret, clock_since_s(begun) / 2);
     }
     return rc;
 }
@@ -432,7 +427,7 @@ static int time_sum(struct measuring *t, int rank, void *x, double *ret, struct 
         rc = all->ops->all_reduce(all, &piece, 1, COMM_F32, NULL);
         if (rc == 0)
             rc = all->ops->wait(all, NULL, err);
-        *ret = fmin(*ret, seconds_since(begun) / (double)piece.n);
+        *ret = fmin(*ret, clock_since_s(begun) / (double)piece.n);
     }
     return rc;
 }
@@ -505,13 +500,13 @@ static int take_steps(struct island_trainer *t, const struct batch *b, struct pr
     double least = INFINITY, sum = 0;
     int n = -1; /* the first one warms up */
     const uint64_t first = clock_now_ns();
-    for (; n < TRIES || (n < TRIES_MAX && seconds_since(first) < TRIED_S); n++) {
+    for (; n < TRIES || (n < TRIES_MAX && clock_since_s(first) < TRIED_S); n++) {
         const uint64_t begun = clock_now_ns();
         int rc = island_trainer_step(t, b, b, &r, err);
         if (rc < 0)
             return rc;
-        least = n >= 0 ? fmin(least, seconds_since(begun)) : least;
-        sum += n >= 0 ? seconds_since(begun) : 0;
+        least = n >= 0 ? fmin(least, clock_since_s(begun)) : least;
+        sum += n >= 0 ? clock_since_s(begun) : 0;
     }
     *ret = (struct profile_time){least, sum / n};
     return 0;
@@ -559,12 +554,12 @@ int profile_forward(struct island *is, const struct model *m, const struct train
         rc = net_set(net, flat, err);
     uint64_t begun = 0;
     int n = -1; /* the first one warms up */
-    for (; rc == 0 && (n < 1 || (n < TRIES && seconds_since(begun) < FORWARD_S)); n++) {
+    for (; rc == 0 && (n < 1 || (n < TRIES && clock_since_s(begun) < FORWARD_S)); n++) {
         begun = n <= 0 ? clock_now_ns() : begun;
         rc = net_loss(net, &z.batch, false, 0.0f, false, &r, err);
     }
     if (rc == 0)
-        *ret = seconds_since(begun) / n;
+        *ret = clock_since_s(begun) / n;
     net_free(net);
     zeros_release(&z);
     mem_free(losses);
@@ -814,7 +809,7 @@ static int measure_anew(struct measuring *t, uint64_t memory, const char *path, 
     if (rc == 0)
         rc = fill(t, memory, ret, err);
     if (rc == 0)
-        say_measured(ret, seconds_since(begun), most);
+        say_measured(ret, clock_since_s(begun), most);
     if (rc == 0 &&
         costs_write(path, ret, &why) < 0) /* without the file the next process measures again */
         log_warn("profile", "not kept: %s", why.msg);

@@ -130,11 +130,6 @@ int http_client_connect(struct http_client *c, struct err *err)
     return perform(c, c->base, err);
 }
 
-static size_t collect(char *data, size_t one, size_t len, void *arg)
-{
-    return buf_append(arg, data, len) < 0 ? 0 : len;
-}
-
 int http_call(struct http_client *c, const char *method, const char *path, const void *body,
               size_t len, struct http_response *ret, struct err *err)
 {
@@ -152,7 +147,7 @@ int http_call(struct http_client *c, const char *method, const char *path, const
     }
     curl_easy_setopt(c->easy, CURLOPT_CUSTOMREQUEST, method);
     curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, http_curl_collect);
     curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &answer);
     const int rc = perform(c, url, err);
     curl_slist_free_all(headers);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include "common/base/buf.h"
 #include "common/base/hash.h"
 
 static void global_init(void)
@@ -72,6 +73,11 @@ struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer
             grown = more;
     }
     return grown ? grown : list;
+}
+
+size_t http_curl_collect(char *data, size_t one, size_t len, void *buf)
+{
+    return buf_append(buf, data, len) < 0 ? 0 : len;
 }
 
 /* The length of a URL for messages: without the query, which may hold a ticket or token. */

@@ -16,6 +16,8 @@ void http_curl_base64(const uint8_t in[32], char out[45]);
 void http_curl_init(void);
 /* "Authorization: Bearer ..." and "Expect:" appended; may return NULL. */
 struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer);
+/* A CURLOPT_WRITEFUNCTION that appends to a struct buf; beyond its maximum the request ends. */
+size_t http_curl_collect(char *data, size_t one, size_t len, void *buf);
 /* Code and sentence for an HTTP status of 300 or more; body may be our JSON error. */
 int http_curl_status_error(long status, const char *body, const char *url, struct err *err);
 /* The same for libcurl's own failures. */

@@ -30,11 +30,6 @@ static int from_environment(struct s3_credentials *ret, struct err *err)
     return 0;
 }
 
-static size_t on_body(char *data, size_t one, size_t len, void *arg)
-{
-    return buf_append(arg, data, len) < 0 ? 0 : len;
-}
-
 /* One request to the metadata service.  -ERR_NOTFOUND: there is no such service, or no such path;
  * -EAGAIN: there is one, but it does not answer now. */
 static int ask_once(const char *path, const char *header, bool put, struct buf *answer)
@@ -51,7 +46,7 @@ static int ask_once(const char *path, const char *header, bool put, struct buf *
     curl_easy_setopt(easy, CURLOPT_URL, url);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, list);
     curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, WAIT_MS);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, http_curl_collect);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer);
     if (put)
         curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "PUT");
