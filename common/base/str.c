@@ -44,6 +44,24 @@ bool str_copy(char *dst, size_t dst_size, const char *src)
     return fits == n;
 }
 
+bool str_take_word(const char **words, char *out, size_t size)
+{
+    const char *at = *words + strspn(*words, " ");
+    const size_t len = strcspn(at, " ");
+    (void)snprintf(out, size, "%.*s", (int)len, at);
+    *words = at + len;
+    return len > 0;
+}
+
+bool str_has_word(const char *words, const char *word)
+{
+    const size_t len = strlen(word);
+    bool found = false;
+    for (const char *at = words; !found && len > 0 && (at = strstr(at, word)) != NULL; at++)
+        found = (at == words || at[-1] == ' ') && (at[len] == ' ' || at[len] == '\0');
+    return found && strchr(word, ' ') == NULL;
+}
+
 int str_order(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);

@@ -14,6 +14,11 @@ char *str_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /*
 /* Copies with a terminator, cut to fit; true: all of it fitted. */
 bool str_copy(char *dst, size_t dst_size, const char *src);
 
+/* A list of names as one text, with a space between two.  Is the word one of them? */
+bool str_has_word(const char *words, const char *word);
+/* Copies the next word, cut to size, and moves *words behind it; false: there is none. */
+bool str_take_word(const char **words, char *out, size_t size);
+
 /* For qsort and bsearch: the order of two texts, by pointers to them. */
 int str_order(const void *a, const void *b);
 

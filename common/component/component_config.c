@@ -1,101 +1,50 @@
 #include "common/component/component_impl.h"
 
+#include <assert.h>
+
+#define ASKED_MAX 32
+
 /* The config.json that is being read; rc is the first failure. */
 struct config {
     const char *path;
     const json_t *json;
-    const char *const *known[2]; /* lists of keys that are ignored here; NULL ends each */
+    const char *asked[ASKED_MAX]; /* the keys that were read */
+    size_t n_asked;
     struct err *err;
     int rc;
 };
 
-/* Keys of every PretrainedConfig: how a network is trained or text generated. */
-static const char *const transformers_keys[] = {
-    "architectures",
-    "model_type",
-    "torch_dtype",
-    "dtype",
-    "transformers_version",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "sep_token_id",
-    "decoder_start_token_id",
-    "cls_token_id",
-    "initializer_factor",
-    "initializer_range",
-    "attention_dropout",
-    "dropout",
-    "dropout_rate",
-    "classifier_dropout",
-    "gradient_checkpointing",
-    "use_cache",
-    "output_past",
-    "task_specific_params",
-    "tie_word_embeddings",
-    "return_dict",
-    "output_hidden_states",
-    "output_attentions",
-    "output_scores",
-    "return_dict_in_generate",
-    "torchscript",
-    "use_bfloat16",
-    "chunk_size_feed_forward",
-    "tie_encoder_decoder",
-    "max_length",
-    "min_length",
-    "do_sample",
-    "early_stopping",
-    "num_beams",
-    "num_beam_groups",
-    "diversity_penalty",
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
-    "repetition_penalty",
-    "length_penalty",
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "bad_words_ids",
-    "num_return_sequences",
-    "finetuning_task",
-    "id2label",
-    "label2id",
-    "tokenizer_class",
-    "prefix",
-    "problem_type",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "remove_invalid_values",
-    "exponential_decay_length_penalty",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "tf_legacy_loss",
-    "cross_attention_hidden_size",
-    NULL,
-};
-static const char *const clip_keys[] = {"projection_dim", NULL};
-static const char *const t5_keys[] = {
-    "num_decoder_layers", "is_encoder_decoder",    "n_positions", "dense_act_fn",
-    "is_gated_act",       "scale_decoder_outputs", "is_decoder",  NULL,
-};
-static const char *const vae_keys[] = {"_class_name", "sample_size", "force_upcast", NULL};
+/* Keys that are ignored.  Those of every PretrainedConfig: how a network is trained or text
+ * generated. */
+#define TRANSFORMERS_KEYS                                                                          \
+    "architectures model_type torch_dtype dtype transformers_version bos_token_id "                \
+    "eos_token_id pad_token_id sep_token_id decoder_start_token_id cls_token_id "                  \
+    "initializer_factor initializer_range attention_dropout dropout dropout_rate "                 \
+    "classifier_dropout gradient_checkpointing use_cache output_past task_specific_params "        \
+    "tie_word_embeddings return_dict output_hidden_states output_attentions output_scores "        \
+    "return_dict_in_generate torchscript use_bfloat16 chunk_size_feed_forward "                    \
+    "tie_encoder_decoder max_length min_length do_sample early_stopping num_beams "                \
+    "num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty "      \
+    "length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "              \
+    "num_return_sequences finetuning_task id2label label2id tokenizer_class prefix "               \
+    "problem_type forced_bos_token_id forced_eos_token_id remove_invalid_values "                  \
+    "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens tf_legacy_loss "       \
+    "cross_attention_hidden_size"
+#define CLIP_KEYS TRANSFORMERS_KEYS " projection_dim"
+#define T5_KEYS                                                                                    \
+    TRANSFORMERS_KEYS                                                                              \
+    " num_decoder_layers is_encoder_decoder n_positions"                                           \
+    " dense_act_fn is_gated_act scale_decoder_outputs is_decoder"
+#define VAE_KEYS "_class_name sample_size force_upcast"
 
 /* ---- keys ---- */
-
-static bool listed(const char *const *names, const char *key)
-{
-    for (; *names; names++)
-        if (strcmp(*names, key) == 0)
-            return true;
-    return false;
-}
 
 /* The value of a key, NULL if it is not there. */
 static const json_t *get(struct config *c, const char *key)
 {
     const json_t *value = json_object_get(c->json, key);
+    assert(c->n_asked < ASKED_MAX);
+    c->asked[c->n_asked++] = key;
     return json_is_null(value) ? NULL : value;
 }
 
@@ -175,15 +124,22 @@ static int get_choice(struct config *c, const char *key, const char *const *name
     return 0;
 }
 
-/* Refuses keys that are neither in a list nor in `own` (NULL ends each), nor private. */
-static void refuse_unknown(struct config *c, const char *const *own)
+static bool was_asked(const struct config *c, const char *key)
+{
+    size_t i = 0;
+    while (i < c->n_asked && strcmp(c->asked[i], key) != 0)
+        i++;
+    return i < c->n_asked;
+}
+
+/* Refuses keys that were not read, are not among the ignored ones, and are not private. */
+static void refuse_unknown(struct config *c, const char *ignored)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)c->json, key, value)
     {
-        if (c->rc == 0 && key[0] != '_' && !listed(own, key) && !listed(c->known[0], key) &&
-            !(c->known[1] && listed(c->known[1], key)))
+        if (c->rc == 0 && key[0] != '_' && !was_asked(c, key) && !str_has_word(ignored, key))
             c->rc = err_set(c->err, -ERR_CONFIG,
                             "%s has the key '%s', which is not known: such a network cannot be "
                             "computed here",
@@ -290,26 +246,7 @@ static void check_head(struct config *c, const char *what, int channels)
 static void vae_config(struct config *c, struct component *out)
 {
     static const char *const acts[] = {"silu", "swish", NULL};
-    static const char *const own[] = {"in_channels",
-                                      "out_channels",
-                                      "latent_channels",
-                                      "layers_per_block",
-                                      "act_fn",
-                                      "block_out_channels",
-                                      "norm_num_groups",
-                                      "down_block_types",
-                                      "up_block_types",
-                                      "scaling_factor",
-                                      "shift_factor",
-                                      "latents_mean",
-                                      "latents_std",
-                                      "use_quant_conv",
-                                      "use_post_quant_conv",
-                                      "mid_block_add_attention",
-                                      NULL};
     struct component_vae *v = &out->vae;
-    c->known[0] = vae_keys;
-    refuse_unknown(c, own);
     (void)get_int(c, "in_channels", 3, 3, 3);
     (void)get_int(c, "out_channels", 3, 3, 3);
     (void)get_choice(c, "act_fn", acts, "silu");
@@ -325,6 +262,7 @@ static void vae_config(struct config *c, struct component *out)
         check_head(c, "the last of block_out_channels", v->channels[v->blocks - 1]);
     if (c->rc == 0)
         get_scale(c, v);
+    refuse_unknown(c, VAE_KEYS);
 }
 
 /* ---- text encoders ---- */
@@ -334,19 +272,7 @@ static void clip_config(struct config *c, struct component *out)
     static const char *const acts[] = {"quick_gelu", "gelu", "gelu_new", NULL};
     static const enum component_act known[] = {COMPONENT_QUICK_GELU, COMPONENT_GELU,
                                                COMPONENT_GELU_TANH};
-    static const char *const own[] = {"vocab_size",
-                                      "max_position_embeddings",
-                                      "hidden_size",
-                                      "num_hidden_layers",
-                                      "intermediate_size",
-                                      "num_attention_heads",
-                                      "layer_norm_eps",
-                                      "hidden_act",
-                                      NULL};
     struct component_text *t = &out->text;
-    c->known[0] = transformers_keys;
-    c->known[1] = clip_keys;
-    refuse_unknown(c, own);
     t->vocab = get_int(c, "vocab_size", 1, 1 << 20, 49408);
     t->positions = get_int(c, "max_position_embeddings", 1, 4096, 77);
     t->dim = get_int(c, "hidden_size", 1, 16384, 512);
@@ -361,27 +287,14 @@ static void clip_config(struct config *c, struct component *out)
                         "%s: hidden_size %d is no multiple of num_attention_heads %d", c->path,
                         t->dim, t->heads);
     check_head(c, "hidden_size / num_attention_heads", t->head_dim);
+    refuse_unknown(c, CLIP_KEYS);
 }
 
 static void t5_config(struct config *c, struct component *out)
 {
     static const char *const projections[] = {"relu", "gated-gelu", "gated-silu", NULL};
     static const enum component_act known[] = {COMPONENT_RELU, COMPONENT_GELU_TANH, COMPONENT_SILU};
-    static const char *const own[] = {"vocab_size",
-                                      "d_model",
-                                      "d_kv",
-                                      "d_ff",
-                                      "num_layers",
-                                      "num_heads",
-                                      "relative_attention_num_buckets",
-                                      "relative_attention_max_distance",
-                                      "layer_norm_epsilon",
-                                      "feed_forward_proj",
-                                      NULL};
     struct component_text *t = &out->text;
-    c->known[0] = transformers_keys;
-    c->known[1] = t5_keys;
-    refuse_unknown(c, own);
     t->vocab = get_int(c, "vocab_size", 1, 1 << 20, 32128);
     t->dim = get_int(c, "d_model", 1, 16384, 512);
     t->head_dim = get_int(c, "d_kv", 1, COMPONENT_HEAD_MAX, 64);
@@ -402,6 +315,7 @@ static void t5_config(struct config *c, struct component *out)
                         "%s: relative_attention_max_distance %d must be above a quarter of "
                         "relative_attention_num_buckets %d",
                         c->path, t->distance, t->buckets);
+    refuse_unknown(c, T5_KEYS);
 }
 
 /* ---- classes ---- */

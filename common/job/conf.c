@@ -7,7 +7,7 @@
 
 /* Refusals that are ignored: those of all keys except the firm ones. */
 struct lenient {
-    const char *const *firm;
+    const char *firm; /* words */
     struct err first;
 };
 
@@ -229,9 +229,8 @@ static bool passes_over(const struct bind *b, const char *key)
     join_path(path, b->section, key);
     if (!b->lenient)
         return false;
-    for (const char *const *firm = b->lenient->firm; *firm; firm++)
-        if (strcmp(*firm, path) == 0 || strcmp(*firm, b->section) == 0)
-            return false;
+    if (str_has_word(b->lenient->firm, path) || str_has_word(b->lenient->firm, b->section))
+        return false;
     if (b->lenient->first.code == 0)
         b->lenient->first = *b->err;
     return true;
@@ -275,8 +274,7 @@ int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const str
 }
 
 int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
-                    const struct conf_key *keys, const char *const *firm, void *out,
-                    struct err *err)
+                    const struct conf_key *keys, const char *firm, void *out, struct err *err)
 {
     struct lenient lenient = {.firm = firm};
     struct err last = {0};

@@ -72,11 +72,10 @@ struct conf_key {
 int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
               void *out, struct err *err);
 /* As conf_bind, for a text that was accepted once: a key whose value is now refused gets its
- * default, and an unknown key is skipped, unless the key or its section is one of `firm`
- * (NULL-terminated).  1: something was skipped; err has the first sentence. */
+ * default, and an unknown key is skipped, unless the key or its section is one of the
+ * words of `firm`.  1: something was skipped; err has the first sentence. */
 int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
-                    const struct conf_key *keys, const char *const *firm, void *out,
-                    struct err *err);
+                    const struct conf_key *keys, const char *firm, void *out, struct err *err);
 /* Fills in only defaults (required keys stay zero); out must be zeroed. */
 void conf_defaults(const struct conf_key *keys, void *out);
 /* Frees the strings in out. */

@@ -487,82 +487,25 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
 
 /* ---- rows ---- */
 
-static const char *const llama_keys[] = {
-    "model.kv_heads",
-    "model.head_dim",
-    "model.qkv_bias",
-    "model.qk_norm",
-    "model.no_rope_layer_interval",
-    "model.vocab",
-    "model.ffn",
-    "model.context",
-    "model.rope_theta",
-    "model.rope_scaling",
-    "model.norm_eps",
-    "model.tied",
-    "sample.prompt",
-    "sample.tokens",
-    "sample.temperature",
-    "sample.top_p",
-    "data.text_field",
-    NULL,
-};
-static const char *const dit_keys[] = {
-    "encoders",
-    "router",
-    "upscaler",
-    "sample.prompts",
-    "data.image_size",
-    "data.crop",
-    "data.buckets",
-    "data.flip",
-    "model.patch",
-    "model.mlp_ratio",
-    "model.label_dropout",
-    "model.self_condition",
-    "train.t",
-    "train.shift",
-    "sample.steps",
-    "sample.sampler",
-    "sample.guidance",
-    "sample.columns",
-    "sample.strategy",
-    "sample.top",
-    "sample.nucleus",
-    "sample.threshold",
-    "sample.remote",
-    NULL,
-};
+static const char llama_keys[] =
+    "model.kv_heads model.head_dim model.qkv_bias model.qk_norm model.no_rope_layer_interval "
+    "model.vocab model.ffn model.context model.rope_theta model.rope_scaling model.norm_eps "
+    "model.tied "
+    "sample.prompt sample.tokens sample.temperature sample.top_p data.text_field";
+static const char dit_keys[] =
+    "encoders router upscaler sample.prompts data.image_size data.crop data.buckets "
+    "data.flip model.patch model.mlp_ratio model.label_dropout model.self_condition train.t "
+    "train.shift sample.steps sample.sampler sample.guidance sample.columns sample.strategy "
+    "sample.top sample.nucleus sample.threshold sample.remote";
 
 /* Keys for things that a trainer decides itself. */
-static const char *const external_without[] = {
-    "model.preset",
-    "model.dim",
-    "model.depth",
-    "model.heads",
-    "train.lr",
-    "train.fill",
-    "train.shard",
-    "train.beta1",
-    "train.beta2",
-    "train.eps",
-    "train.clip",
-    "train.recompute",
-    "train.stages",
-    "train.pipeline",
-    "train.parallel",
-    "train.accumulate",
-    "train.weight_decay",
-    "recipe.reshard",
-    "recipe.private_blocks",
-    NULL,
-};
-#define EXTERNAL_KEYS "data.kind", "trainer"
-#define WRITING_KEYS "sample.prompt", "sample.tokens", "sample.temperature", "sample.top_p"
-static const char *const external_keys[] = {EXTERNAL_KEYS, NULL};
-static const char *const external_own_keys[] = {EXTERNAL_KEYS, WRITING_KEYS, NULL};
-static const char *const external_text_keys[] = {EXTERNAL_KEYS, WRITING_KEYS, "model.context",
-                                                 "data.text_field", NULL};
+static const char external_without[] =
+    "model.preset model.dim model.depth model.heads train.lr train.fill train.shard "
+    "train.beta1 train.beta2 train.eps train.clip train.recompute train.stages "
+    "train.pipeline train.parallel train.accumulate train.weight_decay recipe.reshard "
+    "recipe.private_blocks";
+#define EXTERNAL_KEYS "data.kind trainer"
+#define WRITING_KEYS " sample.prompt sample.tokens sample.temperature sample.top_p"
 
 static const struct job_family families[] = {
     [JOB_MODEL_DIT] = {.name = "dit",
@@ -592,7 +535,7 @@ static const struct job_family families[] = {
                             .what = "images",
                             .samples = "images",
                             .features = JOB_FEATURES_PIXELS,
-                            .keys = external_keys,
+                            .keys = EXTERNAL_KEYS,
                             .without = external_without,
                             .tokens = no_tokens,
                             .complete = check_external},
@@ -603,7 +546,7 @@ static const struct job_family families[] = {
      .what = "texts",
      .samples = "pieces of text",
      .features = JOB_FEATURES_NGRAMS,
-     .keys = external_text_keys,
+     .keys = EXTERNAL_KEYS WRITING_KEYS " model.context data.text_field",
      .without = external_without,
      .tokens = context,
      .complete = check_external},
@@ -611,7 +554,7 @@ static const struct job_family families[] = {
      .external = true,
      .what = "data of its own",
      .samples = "samples",
-     .keys = external_own_keys,
+     .keys = EXTERNAL_KEYS WRITING_KEYS,
      .without = external_without,
      .tokens = no_tokens,
      .complete = check_external},

@@ -26,8 +26,8 @@ struct job_family {
     bool mixes;                 /* a router can mix networks of this family */
     bool chunks;                /* a sample's parts can be routed separately */
     enum job_features features; /* features for partitions, without a model */
-    const char *const *keys;    /* keys that not all families have; NULL ends them */
-    const char *const *without; /* keys that all the others have */
+    const char *keys;           /* keys that not all families have, in one text (str_has_word) */
+    const char *without;        /* keys that all the others have; NULL: none */
     int (*tokens)(const struct job_spec *s); /* job_tokens */
     /* Completes the sections model and router and checks them. */
     int (*complete)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);

@@ -318,23 +318,10 @@ static int complete_recipe(const struct yaml_doc *doc, struct job_spec *s, struc
 }
 
 /* The keys that decide on the model and its composition. */
-static const char *const shape_keys[] = {"name",
-                                         "model",
-                                         "upscaler",
-                                         "model.rope_scaling",
-                                         "router",
-                                         "recipe",
-                                         "data.path",
-                                         "data.url",
-                                         "data.tokenizer",
-                                         "data.image_size",
-                                         "train.batch",
-                                         "outer.rounds",
-                                         "outer.fragments",
-                                         "outer.async",
-                                         "data.kind",
-                                         "trainer",
-                                         NULL};
+static const char shape_keys[] =
+    "name model upscaler model.rope_scaling router recipe data.path data.url "
+    "data.tokenizer data.image_size train.batch outer.rounds outer.fragments outer.async "
+    "data.kind trainer";
 
 static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
@@ -667,35 +654,39 @@ double job_snapshot_s(const struct job_spec *s, uint64_t parameters)
 
 /* ---- keys that would have no effect ---- */
 
+#define KEY_MAX 64
+
+/* The next of the keys that the file has; false: there is none. */
+static bool next_given(const struct yaml_doc *doc, const char **keys, char key[KEY_MAX])
+{
+    while (str_take_word(keys, key, KEY_MAX))
+        if (conf_find(doc, key))
+            return true;
+    return false;
+}
+
 /* Keys only for mixtures.  The sections `router` and `partition` are not among them: a file with
  * either may be run with each recipe in turn. */
-static const char *const mixture_keys[] = {"sample.strategy", "sample.top",
-                                           "sample.nucleus",  "sample.threshold",
-                                           "sample.remote",   "recipe.divide_batch"};
-
-static bool is_among(const char *key, const char *const *keys)
-{
-    while (*keys && strcmp(*keys, key) != 0)
-        keys++;
-    return *keys != NULL;
-}
+static const char mixture_keys[] = "sample.strategy sample.top sample.nucleus sample.threshold "
+                                   "sample.remote recipe.divide_batch";
 
 static int check_families(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     const struct job_family *own = job_family(s), *f;
+    char key[KEY_MAX];
     for (int n = 0; (f = job_family_at(n)) != NULL; n++)
-        for (size_t i = 0; f != own && f->keys[i]; i++)
-            if (conf_find(doc, f->keys[i]) && !is_among(f->keys[i], own->keys))
+        for (const char *keys = f->keys; f != own && next_given(doc, &keys, key);)
+            if (!str_has_word(own->keys, key))
                 return conf_error(
-                    doc, f->keys[i], err,
+                    doc, key, err,
                     "goes only with %s, but model.type is %s: it would do nothing; leave it out",
                     f->external ? "model.type external" : f->what, own->name);
-    for (size_t i = 0; own->without && own->without[i]; i++)
-        if (conf_find(doc, own->without[i]))
-            return conf_error(doc, own->without[i], err,
-                              "would do nothing: model.type is %s, whose trainer sees to that "
-                              "itself; leave it out",
-                              own->name);
+    const char *without = own->without ? own->without : "";
+    if (next_given(doc, &without, key))
+        return conf_error(doc, key, err,
+                          "would do nothing: model.type is %s, whose trainer sees to that itself; "
+                          "leave it out",
+                          own->name);
     return 0;
 }
 
@@ -714,23 +705,24 @@ static int check_schedule(const struct yaml_doc *doc, const struct job_spec *s, 
 
 static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    for (size_t i = 0; i < sizeof(mixture_keys) / sizeof(*mixture_keys); i++)
-        if (!recipe_mixes(s->recipe.name) && conf_find(doc, mixture_keys[i]))
-            return conf_error(doc, mixture_keys[i], err,
-                              "goes only with mixtures of experts, but recipe.name is %.80s: it "
-                              "would do nothing; leave it out",
-                              s->recipe.name);
+    const char *keys = mixture_keys;
+    char key[KEY_MAX];
+    if (!recipe_mixes(s->recipe.name) && next_given(doc, &keys, key))
+        return conf_error(doc, key, err,
+                          "goes only with mixtures of experts, but recipe.name is %.80s: it would "
+                          "do nothing; leave it out",
+                          s->recipe.name);
     return 0;
 }
 
 static int check_encoder_keys(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    static const char *const text[] = {"encoders.tokens", "encoders.layer"};
-    for (size_t i = 0; i < sizeof(text) / sizeof(*text) && !job_has_captions(s); i++)
-        if (conf_find(doc, text[i]))
-            return conf_error(doc, text[i], err,
-                              "goes only with a text encoder (encoders.text or path): it would do "
-                              "nothing; leave it out");
+    const char *text = "encoders.tokens encoders.layer";
+    char key[KEY_MAX];
+    if (!job_has_captions(s) && next_given(doc, &text, key))
+        return conf_error(doc, key, err,
+                          "goes only with a text encoder (encoders.text or path): it would do "
+                          "nothing; leave it out");
     const int run = s->encoders.run;
     if (run != JOB_ENCODE_WORKER && run != JOB_ENCODE_AUTO && conf_find(doc, "encoders.cache"))
         return conf_error(doc, "encoders.cache", err,

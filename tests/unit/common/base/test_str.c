@@ -148,6 +148,23 @@ static void checks_text(void **state)
     assert_null(str_dup(NULL));
 }
 
+static void knows_words(void **state)
+{
+    static const char words[] = "a.b ab c";
+    static const char *const none[] = {"", "a", "b", "a.", "ab c", "cc", " "};
+    const char *at = words, *blank = " ";
+    char word[3];
+    assert_true(str_has_word(words, "a.b") && str_has_word(words, "ab") &&
+                str_has_word(words, "c"));
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        assert_false(str_has_word(words, none[i]));
+    assert_true(str_take_word(&at, word, sizeof word));
+    assert_string_equal(word, "a."); /* cut */
+    assert_true(str_take_word(&at, word, sizeof word) && strcmp(word, "ab") == 0);
+    assert_true(str_take_word(&at, word, sizeof word) && strcmp(word, "c") == 0);
+    assert_false(str_take_word(&at, word, sizeof word) || str_take_word(&blank, word, sizeof word));
+}
+
 static void counts_json(void **state)
 {
     static const char text[] = "{\"a,[\\\"{\": [1, {}], \"b\": 2}"; /* 3 lists, 4 values */
@@ -177,7 +194,7 @@ int main(void)
         cmocka_unit_test(parses_u64),   cmocka_unit_test(parses_numbers),
         cmocka_unit_test(parses_units), cmocka_unit_test(suggests),
         cmocka_unit_test(checks_text),  cmocka_unit_test(counts_json),
-        cmocka_unit_test(tells_losses),
+        cmocka_unit_test(tells_losses), cmocka_unit_test(knows_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
