@@ -27,77 +27,77 @@ enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3, EXIT_MOVED =
 #define LARGE_BYTES (128 * 1024)
 
 struct settings {
-    const char *data_dir, *config, *listen, *host, *log_level;
-    uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
-    const char *store, *store_endpoint, *store_workers;
-    bool plain_http, store_plain, store_virtual_host, store_state, has_store_cache;
-    uint64_t store_cache, standby_ms;
-    double egress_price, request_price;
+    struct coordinator_options o; /* but for these, which are taken over last: */
+    uint64_t rpc_port, http_port, heartbeat_ms, lease_ms;
     int outer_threads;
-    bool local, die_with_parent, has_keep;
+    const char *config, *log_level;
+    bool has_store_cache, die_with_parent, has_keep;
+    uint64_t standby_ms;
     const char *backup, *restore, *from;
     uint64_t keep, audit;
 };
 
 /* Filled by the table below, from the file and the command line. */
-static struct settings given = {.listen = "0.0.0.0",
+static struct settings given = {.o.listen = "0.0.0.0",
+                                .o.store_cache_bytes = 20000000000,
+                                .o.look_again = AGREE_ONE_IN,
                                 .rpc_port = 7710,
                                 .http_port = 7711,
                                 .heartbeat_ms = 2000,
                                 .lease_ms = 8000,
-                                .store_cache = 20000000000,
                                 .outer_threads = 2,
                                 .log_level = "info"};
 
 static const struct args_flag flag_table[] = {
-    {"data-dir", 'd', ARGS_STR, &given.data_dir, "DIR", "folder of state, keys and blobs",
+    {"data-dir", 'd', ARGS_STR, &given.o.data_dir, "DIR", "folder of state, keys and blobs",
      .required = true, .line_only = true},
     {"config", 'c', ARGS_STR, &given.config, "FILE",
      "YAML file of settings, the flags' names with _ for - (rpc_port: 7710, lease: 8s); flags win",
      .line_only = true},
-    {"listen", 0, ARGS_STR, &given.listen, "ADDR", "address to listen on"},
-    {"host", 0, ARGS_STR, &given.host, "NAME",
+    {"listen", 0, ARGS_STR, &given.o.listen, "ADDR", "address to listen on"},
+    {"host", 0, ARGS_STR, &given.o.host, "NAME",
      "name or address by which workers and people reach this machine (default: "
      "its host name)"},
     {"rpc-port", 0, ARGS_U64, &given.rpc_port, "N", "port for workers, 0: any free", .max = 65535},
     {"http-port", 0, ARGS_U64, &given.http_port, "N", "port for people and blobs, 0: any free",
      .max = 65535},
-    {"plain-http", 0, ARGS_BOOL, &given.plain_http, NULL,
+    {"plain-http", 0, ARGS_BOOL, &given.o.plain_http, NULL,
      "HTTP without TLS; only with --listen on a loopback address"},
     {"heartbeat", 0, ARGS_DURATION_MS, &given.heartbeat_ms, "TIME", "how often workers report",
      .min = 100, .max = 60000},
     {"lease", 0, ARGS_DURATION_MS, &given.lease_ms, "TIME",
      "time without a report after which a worker loses its lease", .min = 500, .max = 600000},
-    {"blob-quota", 0, ARGS_BYTES, &given.blob_quota, "BYTES",
+    {"blob-quota", 0, ARGS_BYTES, &given.o.blob_quota_bytes, "BYTES",
      "most bytes of blobs, 0: as the disk holds (default: 0)"},
-    {"store", 0, ARGS_STR, &given.store, "URL",
+    {"store", 0, ARGS_STR, &given.o.store, "URL",
      "keep blobs in an object store, s3://BUCKET/PREFIX (default: in the data dir)"},
-    {"store-endpoint", 0, ARGS_STR, &given.store_endpoint, "URL",
+    {"store-endpoint", 0, ARGS_STR, &given.o.store_endpoint, "URL",
      "https://HOST of the store (default: AWS_ENDPOINT_URL, or Amazon's of AWS_REGION)"},
-    {"store-workers", 0, ARGS_STR, &given.store_workers, "yes|no",
+    {"store-workers", 0, ARGS_STR, &given.o.store_workers, "yes|no",
      "workers exchange blobs with the store directly (default: yes, "
      "unless its endpoint is this machine)"},
-    {"store-plain", 0, ARGS_BOOL, &given.store_plain, NULL, "the store's endpoint may be http://"},
-    {"store-virtual-host", 0, ARGS_BOOL, &given.store_virtual_host, NULL,
+    {"store-plain", 0, ARGS_BOOL, &given.o.store_plain, NULL,
+     "the store's endpoint may be http://"},
+    {"store-virtual-host", 0, ARGS_BOOL, &given.o.store_virtual_host, NULL,
      "the bucket is part of the endpoint's name, as at Amazon"},
-    {"store-state", 0, ARGS_BOOL, &given.store_state, NULL,
+    {"store-state", 0, ARGS_BOOL, &given.o.store_state, NULL,
      "keep the database in the store, too, so that another machine can take "
      "over"},
     {"standby", 0, ARGS_DURATION_MS, &given.standby_ms, "TIME",
      "with --store-state: wait until the coordinator of that state has been "
      "silent for TIME, at least 10s, then take over",
      .min = STANDBY_MIN_MS, .max = 86400000},
-    {"store-cache", 0, ARGS_BYTES, &given.store_cache, "BYTES",
+    {"store-cache", 0, ARGS_BYTES, &given.o.store_cache_bytes, "BYTES",
      "disk space for a cache of the store's blobs", .min = 1e6, .max = 1e18,
      .given = &given.has_store_cache},
-    {"egress-price", 0, ARGS_DOUBLE, &given.egress_price, "DOLLARS",
+    {"egress-price", 0, ARGS_DOUBLE, &given.o.egress_price, "DOLLARS",
      "price of a GB downloaded by workers, for `skerry cost` (default: 0)", .max = PRICE_MAX},
-    {"request-price", 0, ARGS_DOUBLE, &given.request_price, "DOLLARS",
+    {"request-price", 0, ARGS_DOUBLE, &given.o.request_price, "DOLLARS",
      "price of a million requests to the store (default: 0)", .max = PRICE_MAX},
     {"outer-threads", 0, ARGS_INT, &given.outer_threads, "N", "outer steps that run at once",
      .min = 1, .max = 64},
     {"log-level", 0, ARGS_STR, &given.log_level, "LEVEL", "debug, info, warn or error"},
-    {"local", 0, ARGS_BOOL, &given.local, NULL,
+    {"local", 0, ARGS_BOOL, &given.o.local, NULL,
      "all workers are of one person who waits for the end, as with `skerry "
      "run`: one machine is enough to say that a job cannot be done"},
     {"die-with-parent", 0, ARGS_BOOL, &given.die_with_parent, NULL,
@@ -176,7 +176,7 @@ static int check_modes(const struct settings *s, struct err *err)
     if ((s->audit != 0) + (s->backup != NULL) + (s->restore != NULL) > 1)
         return err_set(err, -EINVAL,
                        "--audit, --backup and --restore exclude each other: give one of them");
-    if (check_named("--data-dir", s->data_dir, err) < 0 ||
+    if (check_named("--data-dir", s->o.data_dir, err) < 0 ||
         check_named("--backup", s->backup, err) < 0 ||
         check_named("--restore", s->restore, err) < 0)
         return err->code;
@@ -193,13 +193,13 @@ static int check_modes(const struct settings *s, struct err *err)
 /* A restore names its own store. */
 static int check_store(const struct settings *s, struct err *err)
 {
-    const char *of = s->store_endpoint       ? "--store-endpoint"
-                     : s->store_workers      ? "--store-workers"
-                     : s->store_plain        ? "--store-plain"
-                     : s->store_virtual_host ? "--store-virtual-host"
-                     : s->has_store_cache    ? "--store-cache"
-                                             : NULL;
-    if (of && !s->store && !s->restore)
+    const char *of = s->o.store_endpoint       ? "--store-endpoint"
+                     : s->o.store_workers      ? "--store-workers"
+                     : s->o.store_plain        ? "--store-plain"
+                     : s->o.store_virtual_host ? "--store-virtual-host"
+                     : s->has_store_cache      ? "--store-cache"
+                                               : NULL;
+    if (of && !s->o.store && !s->restore)
         return err_set(err, -ERR_CONFIG,
                        "%s is for an object store: name that with --store s3://...", of);
     return 0;
@@ -216,7 +216,7 @@ static int check_settings(const struct settings *s, struct err *err)
         return err_set(err, -ERR_CONFIG,
                        "both ports are %llu: give --rpc-port and --http-port different ones",
                        (unsigned long long)s->rpc_port);
-    if (s->standby_ms && !s->store_state)
+    if (s->standby_ms && !s->o.store_state)
         return err_set(err, -ERR_CONFIG,
                        "--standby needs --store-state: it goes on with the state in a store");
     if (s->lease_ms < 2 * s->heartbeat_ms)
@@ -284,29 +284,13 @@ static int status_of(int rc)
 
 static struct coordinator_options options_of(const struct settings *s)
 {
-    return (struct coordinator_options){
-        .look_again = AGREE_ONE_IN,
-        .data_dir = s->data_dir,
-        .listen = s->listen,
-        .host = s->host,
-        .rpc_port = (uint16_t)s->rpc_port,
-        .http_port = (uint16_t)s->http_port,
-        .plain_http = s->plain_http,
-        .heartbeat_ms = (uint32_t)s->heartbeat_ms,
-        .lease_ms = (uint32_t)s->lease_ms,
-        .blob_quota_bytes = s->blob_quota,
-        .store = s->store,
-        .store_endpoint = s->store_endpoint,
-        .store_workers = s->store_workers,
-        .store_plain = s->store_plain,
-        .store_virtual_host = s->store_virtual_host,
-        .store_state = s->store_state,
-        .store_cache_bytes = s->store_cache,
-        .outer_threads = (unsigned)s->outer_threads,
-        .local = s->local,
-        .egress_price = s->egress_price,
-        .request_price = s->request_price,
-    };
+    struct coordinator_options o = s->o;
+    o.rpc_port = (uint16_t)s->rpc_port;
+    o.http_port = (uint16_t)s->http_port;
+    o.heartbeat_ms = (uint32_t)s->heartbeat_ms;
+    o.lease_ms = (uint32_t)s->lease_ms;
+    o.outer_threads = (unsigned)s->outer_threads;
+    return o;
 }
 
 static int serve(const struct settings *s, struct err *err)
@@ -321,7 +305,7 @@ static int serve(const struct settings *s, struct err *err)
     if (rc == 0)
         rc = coordinator_open(loop, &o, &co, err);
     if (rc == 0) {
-        greet(co, s->data_dir);
+        greet(co, s->o.data_dir);
         loop_run(loop);
         rc = coordinator_owns(co, err);
         coordinator_close(co);
@@ -333,7 +317,7 @@ static int serve(const struct settings *s, struct err *err)
 /* Root's files become the owner's: what was restored, or the lock that a failure has left. */
 static int give(const struct settings *s, int rc, struct err *err)
 {
-    const int done = place_give(s->data_dir, rc < 0 ? NULL : err);
+    const int done = place_give(s->o.data_dir, rc < 0 ? NULL : err);
     return rc < 0 ? rc : done;
 }
 
@@ -346,7 +330,7 @@ static int restore_from(const char *store, const struct settings *s, struct err 
     if (rc == 0)
         (void)printf("%s is as in %s: a snapshot of entry %llu and %llu entries after it; entry "
                      "%llu says that this is the coordinator now\n",
-                     s->data_dir, store, (unsigned long long)r.snapshot,
+                     s->o.data_dir, store, (unsigned long long)r.snapshot,
                      (unsigned long long)r.entries, (unsigned long long)r.owned);
     (void)fflush(stdout);
     return rc;
@@ -356,7 +340,7 @@ static int restore_from(const char *store, const struct settings *s, struct err 
 static int stand_by(const struct settings *s, struct err *err)
 {
     const struct coordinator_options o = options_of(s);
-    char *database = file_join(s->data_dir, "coordinator.db");
+    char *database = file_join(s->o.data_dir, "coordinator.db");
     int rc = 0;
     while (rc == 0) {
         if (file_exists(database)) {
@@ -365,10 +349,10 @@ static int stand_by(const struct settings *s, struct err *err)
                 break;
             log_warn("standby", "%s", err->msg);
         }
-        rc = place_set_aside(s->data_dir, err);
+        rc = place_set_aside(s->o.data_dir, err);
         if (rc == 0)
             rc = standby_wait(&o, s->standby_ms, err);
-        if (rc == 0 && s3_may_pass(rc = restore_from(s->store, s, err))) {
+        if (rc == 0 && s3_may_pass(rc = restore_from(s->o.store, s, err))) {
             log_warn("standby", "%s; it is tried again", err->msg);
             rc = 0;
         }
@@ -379,12 +363,13 @@ static int stand_by(const struct settings *s, struct err *err)
 
 static int lock_dir(const struct settings *s, struct file_lock *ret, struct err *err)
 {
-    int rc = s->restore ? place_check_new(s->data_dir, err) : place_check_own(s->data_dir, err);
+    int rc = s->restore ? place_check_new(s->o.data_dir, err) : place_check_own(s->o.data_dir, err);
     if (rc == 0)
-        rc = file_mkdirs(s->data_dir, 0700, err);
+        rc = file_mkdirs(s->o.data_dir, 0700, err);
     if (rc == 0)
-        rc = file_lock_dir(s->data_dir, "lock", ret, err);
-    return rc < 0 && rc != -EBUSY ? err_wrap(err, "--data-dir %s cannot be used", s->data_dir) : rc;
+        rc = file_lock_dir(s->o.data_dir, "lock", ret, err);
+    return rc < 0 && rc != -EBUSY ? err_wrap(err, "--data-dir %s cannot be used", s->o.data_dir)
+                                  : rc;
 }
 
 static int start(const struct settings *s, struct err *err)
@@ -410,7 +395,7 @@ static int restore_backup(const struct settings *s, struct backup_result *ret, s
     int rc = lock_dir(s, &lock, err);
     if (rc < 0)
         return rc;
-    rc = give(s, backup_restore(s->restore, s->from, s->data_dir, ret, err), err);
+    rc = give(s, backup_restore(s->restore, s->from, s->o.data_dir, ret, err), err);
     file_unlock(&lock);
     return rc;
 }
@@ -419,7 +404,7 @@ static int back_up(const struct settings *s, struct err *err)
 {
     struct backup_result r;
     char all[STR_HUMAN_MAX], fresh[STR_HUMAN_MAX];
-    const int rc = s->backup ? backup_make(s->data_dir, s->backup, (unsigned)s->keep, &r, err)
+    const int rc = s->backup ? backup_make(s->o.data_dir, s->backup, (unsigned)s->keep, &r, err)
                              : restore_backup(s, &r, err);
     if (rc < 0)
         return rc;
@@ -433,7 +418,7 @@ static int back_up(const struct settings *s, struct err *err)
             "%s is as in the backup %s: %llu files, %s\n"
             "start coordinatord with --data-dir %s, never beside the old one; workers come "
             "where its --host leads, or by its new worker.token\n",
-            s->data_dir, r.name, (unsigned long long)r.files, all, s->data_dir);
+            s->o.data_dir, r.name, (unsigned long long)r.files, all, s->o.data_dir);
     return 0;
 }
 
