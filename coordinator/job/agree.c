@@ -69,15 +69,18 @@ static int hold(const struct look *l, const struct blob_ref *b, char **ret)
                     : store->ops->local(store, &b->id, false, ret, NULL);
 }
 
+/* Negative: the store does not give a file just now, which is no fault of who made it. */
 static int look(void *arg)
 {
     struct look *l = arg;
     char *file = NULL, *other = NULL;
     int rc = hold(l, &l->file, &file);
-    if (rc == 0 && l->worker != 0)
-        rc = hold(l, &l->other, &other);
-    if (rc == 0)
-        l->good = l->worker != 0 ? alike_files(l->of, other, file) : assignment_is(file, &l->want);
+    if (rc == 0 && l->worker == 0)
+        l->good = assignment_is(file, &l->want);
+    else if (rc == 0 && (rc = hold(l, &l->other, &other)) == 0)
+        l->good = alike_files(l->of, other, file);
+    else if (file != NULL && (rc == -ERR_NOTFOUND || rc == -ERR_HASH))
+        rc = 0; /* the other one's is gone: nothing is like it */
     outer_let_go(l->co->blobs, &l->file, file);
     outer_let_go(l->co->blobs, &l->other, other);
     return rc;
@@ -99,7 +102,7 @@ static void looked(void *arg, int rc)
     struct look *l = arg;
     struct task_look *at = l->co->closing ? NULL : note_of(l);
     if (at != NULL)
-        at->state = rc == 0 && l->good ? LOOK_GOOD : LOOK_BAD;
+        at->state = rc < 0 ? LOOK_NONE : l->good ? LOOK_GOOD : LOOK_BAD;
     assignment_release(&l->want);
     mem_free(l);
 }
@@ -192,11 +195,10 @@ static int look_at_it(struct coordinator *co, const struct job *j, struct task *
 int agree_look(struct coordinator *co, const struct job *j, struct task *t,
                const struct agree_result *r, struct err *err)
 {
-    const struct worker *w = state_worker(&co->state, t->worker_id);
     int rc = look_at_it(co, j, t, r, err);
-    for (unsigned i = 0; rc == 0 && w != NULL && i < t->n_told; i++) {
+    for (unsigned i = 0; rc == 0 && i < t->n_told; i++) {
         struct task_told *told = t->told[i];
-        if (told->origin == worker_origin(w) || !must_compare(told, r))
+        if (!must_compare(told, r))
             continue;
         if (!is_seen(&told->look, r->hash) && told->look.state != LOOK_RUNS) {
             struct look *l = new_look(co, t, r);
@@ -264,8 +266,10 @@ static void forget(struct coordinator *co, struct task *t)
     task_forget_told(t);
 }
 
-/* Worker w and that of told[with] agree. */
-static void decided(struct coordinator *co, struct task *t, struct worker *w, unsigned with)
+/* Worker w has made result r, and that of told[with] agrees.  So may the other: what is near both
+ * need not be near each other. */
+static void decided(struct coordinator *co, struct task *t, struct worker *w, unsigned with,
+                    const struct agree_result *r)
 {
     struct worker *other =
         state_edit_worker(&co->state, state_worker(&co->state, t->told[with]->worker));
@@ -276,7 +280,7 @@ static void decided(struct coordinator *co, struct task *t, struct worker *w, un
         member_succeeded(co, other, false);
     }
     for (unsigned i = 0; i < t->n_told; i++)
-        if (i != with)
+        if (i != with && !is_alike(t->told[i], r))
             was_wrong(co, t, t->told[i]->worker);
     forget(co, t);
 }
@@ -311,7 +315,7 @@ bool agree_hear(struct coordinator *co, struct job *j, struct task *t,
     const uint64_t own = worker_origin(w);
     for (unsigned i = 0; i < t->n_told; i++)
         if (t->told[i]->origin != own && is_alike(t->told[i], result)) {
-            decided(co, t, w, i);
+            decided(co, t, w, i, result);
             return true;
         }
     if (t->n_told == 0 && (w->checked || (w->confirmed & bit_of(t))) && !result->odd &&

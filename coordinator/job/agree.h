@@ -7,8 +7,8 @@
  *           phase (spot_check.h), is only noted, and the task waits for a worker of another origin
  *           (worker_origin)
  *   again   the same result of both: it counts.  Else a third one makes it, and the two that agree
- *           decide; the other is quarantined if it copied samples otherwise, and has failed with
- *           the other kinds
+ *           decide; one that is like neither is quarantined if it copied samples otherwise, and has
+ *           failed with the other kinds
  *
  * A result is the same if it has the same bytes.  What is computed has on equal devices; on others
  * a thread compares the files (alike.h), and the sizes of partitions may differ by AGREE_APART.
@@ -40,7 +40,8 @@ struct agree_result {
 };
 
 /* Whether all is known that agree_hear() needs.  -EAGAIN: a thread looks at its file, alone or
- * beside that of another worker, and the result is to be reported again.  -EINVAL: it is an
+ * beside that of another worker, or the store did not give one, and the result is to be reported
+ * again.  -EINVAL: it is an
  * assignment that nobody can follow. */
 int agree_look(struct coordinator *co, const struct job *j, struct task *t,
                const struct agree_result *result, struct err *err);

@@ -62,6 +62,7 @@ static bool look(const struct pair *p, uint64_t first, size_t n, struct found *f
 static bool look_all(const struct pair *p, struct found *f)
 {
     const uint64_t count = p->x->count, blocks = (count + ALIKE_BLOCK - 1) / ALIKE_BLOCK;
+    const size_t n = count < ALIKE_BLOCK ? (size_t)count : ALIKE_BLOCK;
     *f = (struct found){.near = true};
     for (uint64_t i = 0; i < blocks && i < ALIKE_BLOCKS; i++) {
         uint64_t at = i;
@@ -69,8 +70,9 @@ static bool look_all(const struct pair *p, struct found *f)
             hash_random(&at, sizeof(at));
             at %= blocks;
         }
-        const uint64_t first = at * ALIKE_BLOCK, left = count - first;
-        if (!look(p, first, left < ALIKE_BLOCK ? (size_t)left : ALIKE_BLOCK, f))
+        /* The last is as large as the others: of a few small numbers rounding is a larger part. */
+        const uint64_t rest = count - n, first = at * ALIKE_BLOCK;
+        if (!look(p, first < rest ? first : rest, n, f))
             return false;
     }
     return f->looked > 0;

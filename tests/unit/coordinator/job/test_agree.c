@@ -163,6 +163,40 @@ static void test_other_devices(void **state)
     assert_int_equal(grid_job(&g)->sizes[0], 39);
 }
 
+static const struct blobstore_ops *store;
+static atomic_uint wanted;
+
+/* Files are far away, and one time in three that a thread wants one the store gives no answer. */
+static int far_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
+                     struct err *err)
+{
+    if (!wait)
+        return err_set(err, -EAGAIN, "elsewhere");
+    if (atomic_fetch_add(&wanted, 1) % 3 == 0)
+        return err_set(err, -ETIMEDOUT, "the store gives no answer");
+    return store->local(s, id, wait, ret_path, err);
+}
+
+/* A store that is out of reach tells nothing of who made a file. */
+static void test_outage(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, SPEC(""), JOB_CLUSTERING, 2);
+    store = r->co->blobs->ops;
+    struct blobstore_ops far = *store;
+    far.local = far_local;
+    r->co->blobs->ops = &far;
+    atomic_store(&wanted, 0);
+    fits(&g, FIRST, 0, 0); /* no answer, then one */
+    assert_int_equal(worker(r, FIRST)->failures_row, 0);
+    fits(&g, SECOND, 3, 1); /* an answer, then none for the two that are compared, then two */
+    r->co->blobs->ops = store;
+    assert_int_equal(atomic_load(&wanted), 6);
+    assert_int_equal(grid_job(&g)->state, JOB_SPLITTING);
+    assert_true(worker(r, FIRST)->confirmed && worker(r, SECOND)->confirmed);
+}
+
 /* Partitions of the same sizes with other samples in them are others. */
 static void test_same_sizes(void **state)
 {
@@ -420,6 +454,22 @@ static void test_numbers(void **state)
     assert_int_equal(grid_job(&g)->n_scores, n + 2);
 }
 
+/* What a third device makes is near both of what is a little too far apart: nobody is wrong. */
+static void test_between(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {0};
+    begin_at(&g, r, DIPACO, JOB_SCORING, 2);
+    const size_t n = grid_job(&g)->n_scores;
+    (void)makes_scores(&g, FIRST, 0);
+    (void)makes_scores(&g, SECOND, 2);
+    assert_int_equal(grid_job(&g)->n_scores, n);
+    (void)makes_scores(&g, THIRD, 1);
+    assert_int_equal(grid_job(&g)->n_scores, n + 1);
+    for (int i = FIRST; i <= THIRD; i++)
+        assert_int_equal(worker(r, i)->failures_row, 0);
+}
+
 /* All samples are in one partition, and the other one has nothing to train on. */
 static void cluster_uselessly(struct grid *g, int i)
 {
@@ -579,6 +629,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_honest, begin, end),
         cmocka_unit_test_setup_teardown(test_other_devices, begin, end),
+        cmocka_unit_test_setup_teardown(test_outage, begin, end),
         cmocka_unit_test_setup_teardown(test_same_sizes, begin, end),
         cmocka_unit_test_setup_teardown(test_liar_fits, begin, end),
         cmocka_unit_test_setup_teardown(test_liar_copies, begin, end),
@@ -590,6 +641,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_version_0, begin, end),
         cmocka_unit_test_setup_teardown(test_features, begin, end),
         cmocka_unit_test_setup_teardown(test_numbers, begin, end),
+        cmocka_unit_test_setup_teardown(test_between, begin, end),
         cmocka_unit_test_setup_teardown(test_useless, begin, end),
         cmocka_unit_test_setup_teardown(test_useless_after_a_restart, begin, end),
         cmocka_unit_test_setup_teardown(test_useless_twice, begin, end),

@@ -65,6 +65,35 @@ static void test_scores(void **state)
     assert_false(alike(&(struct change){.bare = true}));
 }
 
+static void save_one_more(const char *path, float last)
+{
+    float x[ALIKE_BLOCK + 1];
+    const uint64_t shape[1] = {ALIKE_BLOCK + 1};
+    struct st_writer *w = st_writer_new();
+    rng_fill_normal(3, 1, 0, x, ALIKE_BLOCK, 0.0F, 1.0F);
+    x[ALIKE_BLOCK] = last;
+    OK(st_writer_add(w, "features", ST_F32, 1, shape, err));
+    OK(st_writer_open(w, path, err));
+    OK(st_writer_write(w, x, sizeof(x), err));
+    OK(st_writer_commit(w, NULL, NULL, err));
+    st_writer_free(w);
+}
+
+/* One small number at the end is not taken by itself. */
+static void test_one_more(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *a = in(dir, "a"), *b = in(dir, "b");
+    save_one_more(a, 0.001F);
+    save_one_more(b, 0.002F);
+    assert_true(alike_files(ALIKE_NUMBERS, a, b));
+    save_one_more(b, 1000);
+    assert_false(alike_files(ALIKE_NUMBERS, a, b));
+    mem_free(a);
+    mem_free(b);
+    scratch_free(dir);
+}
+
 static void test_not_there(void **state)
 {
     (void)state;
@@ -105,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_one_more),
         cmocka_unit_test(test_not_there),
         cmocka_unit_test(test_assignments),
     };
