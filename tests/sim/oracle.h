@@ -10,16 +10,20 @@
  *               trained from it), and is made of contributions that were acknowledged, each once
  *   lies        none is of what a worker has made wrong on purpose
  *   claims      archives, latents, scores, partitions and versions 0 are what honest workers make
- * of them, where all are compared and two honest workers from other places are here ledger every
- * sample of an epoch is done, leased or pending; as many are done as the done phases have used late
- * what came when its round was closed waits for a version or is refused fences      a lease has one
- * holder and a holder one lease; a task is done once indexes     find what a look at all tasks and
- * workers finds blobs       what is on record as needed is there, whole shown       what was read
- * over HTTP is never taken back: rounds and versions do not fall, attempts neither, what has ended
- * or was revoked stays that, and no number that was told is given to something else revoked     who
- * was has no place, no lease, and no use of his tickets undone      only what is worse than what it
- * was undone for, where nobody lies of that history     versions, rounds and ended tasks on record
- * are as many as are kept, however many there were */
+ *               of them, where all are compared and two honest workers from other places are here
+ *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
+ *               phases have used
+ *   late        what came when its round was closed waits for a version or is refused
+ *   fences      a lease has one holder and a holder one lease; a task is done once
+ *   indexes     find what a look at all tasks and workers finds
+ *   blobs       what is on record as needed is there, whole
+ *   shown       what was read over HTTP is never taken back: rounds and versions do not fall,
+ *               attempts neither, what has ended or was revoked stays that, and no number that was
+ *               told is given to something else
+ *   revoked     who was has no place, no lease, and no use of his tickets
+ *   undone      only what is worse than what it was undone for, where nobody lies of that
+ *   history     versions, rounds and ended tasks on record are as many as are kept, however many
+ *               there were */
 #ifndef TESTS_SIM_ORACLE_H
 #define TESTS_SIM_ORACLE_H
 
