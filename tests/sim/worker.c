@@ -280,7 +280,7 @@ static enum lie some_lie(struct worker_sim *w)
         return LIE_MEMORY;
     if (!w->evil || (w->sly && w->task->outer == NULL) || !sim_chance(700))
         return LIE_NONE;
-    if ((int)w->task->kind == TASK_INIT && sim_chance(400))
+    if ((int)w->task->kind == TASK_INIT && sim_chance(700))
         return LIE_NAN; /* of no network */
     if (w->task->train == NULL && w->task->outer == NULL && sim_chance(500))
         return LIE_HUGE; /* which nobody sees in a result that others can make again */
@@ -868,6 +868,7 @@ void worker_sim_notice(struct worker_sim *w, uint64_t ms)
 void worker_sim_reform(struct worker_sim *w)
 {
     w->evil = w->sly;
+    w->holds = w->pretends = false;
 }
 
 uint64_t worker_sim_id(const struct worker_sim *w)

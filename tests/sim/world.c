@@ -596,8 +596,11 @@ static void begin_world(uint64_t seed, const char *root)
     disk_begin(world.root);
 }
 
+/* In some worlds the liar is alone at first, and what it makes counts: also a version 0 with which
+ * nobody can begin (remake.h). */
 static void start_all(void)
 {
+    const bool alone = world.evil && !world.folds && sim_chance(700);
     host_begin(world.ships, world.compares, serves);
     host_start();
     for (unsigned i = 0; i < world.n_workers; i++) {
@@ -606,7 +609,10 @@ static void start_all(void)
         char *dir = file_join(world.root, name);
         world.workers[i] = worker_sim_new(i, heart_of(i), dir);
         mem_free(dir);
-        worker_sim_start(world.workers[i]);
+        if (alone && heart_of(i) == WORKER_SIM_HONEST)
+            (void)sim_in(sim_between(5000, 60000), start_worker, world.workers[i]);
+        else
+            worker_sim_start(world.workers[i]);
     }
 }
 
