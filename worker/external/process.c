@@ -24,6 +24,7 @@
 #define PIPE_BYTES 65536 /* capacity of a pipe */
 #define VMSTAT_MAX 65536
 #define KILLS_MAX 100     /* searches for remaining processes of a session, a millisecond apart */
+#define KILLS_MS 30000    /* time that the kernel may take to end what it has killed */
 #define SHELL_SIGNALS 128 /* a shell adds this to the signal of which its command died */
 
 struct process {
@@ -38,7 +39,10 @@ struct process {
     uint64_t left_out; /* lines dropped since the last logged one */
     char tail[PROCESS_TAIL_MAX];
     const char *vmstat;
-    long long kills; /* of the kernel's for lack of memory, before it began; -1: not known */
+    /* The kernel's kills for lack of memory (-1: not known) at two times KILLS_MS apart, of which
+     * the second is kills_ms: older ones are of other programs. */
+    long long kills[2];
+    uint64_t kills_ms;
     bool lacked_memory;
     bool over; /* it has ended; process_end() reaps it, so that its pid stays its session's */
     int status, signo; /* exit status, or with signo not 0 the signal of which it died */
@@ -140,6 +144,8 @@ int process_start(const struct process_options *opt, struct process **ret, struc
         return err_errno(err, "making a pipe for the %s", opt->what);
     const size_t n = make_env(opt, env);
     char *command = shell_text(opt->command);
+    const char *vmstat = opt->vmstat ? opt->vmstat : "/proc/vmstat";
+    const long long kills = count_kills(vmstat);
     const pid_t pid = fork();
     if (pid == 0)
         become(opt, command, env, pipes[1]);
@@ -155,10 +161,10 @@ int process_start(const struct process_options *opt, struct process **ret, struc
     struct process *p = mem_alloc(sizeof(*p));
     p->pid = pid;
     p->out = pipes[0];
-    p->vmstat = opt->vmstat ? opt->vmstat : "/proc/vmstat";
-    p->kills = count_kills(p->vmstat);
+    p->vmstat = vmstat;
+    p->kills[0] = p->kills[1] = kills;
     p->room = LINES_AT_ONCE;
-    p->room_ms = clock_now_ms();
+    p->room_ms = p->kills_ms = clock_now_ms();
     (void)fcntl(p->out, F_SETFL, O_NONBLOCK);
     str_copy(p->what, sizeof(p->what), opt->what);
     *ret = p;
@@ -270,9 +276,19 @@ static void add_member(void *arg, pid_t pid, const struct member *m)
     use->processes++;
 }
 
-struct process_use process_use(const struct process *p)
+static void forget_kills(struct process *p)
+{
+    if (clock_now_ms() - p->kills_ms < KILLS_MS)
+        return;
+    p->kills[0] = p->kills[1];
+    p->kills[1] = count_kills(p->vmstat);
+    p->kills_ms = clock_now_ms();
+}
+
+struct process_use process_use(struct process *p)
 {
     struct process_use use = {0};
+    forget_kills(p);
     (void)each_member(p->pid, add_member, &use);
     return use;
 }
@@ -372,7 +388,8 @@ static bool is_dead(struct process *p)
                : p->status > SHELL_SIGNALS && p->status < SHELL_SIGNALS + NSIG
                    ? p->status - SHELL_SIGNALS
                    : 0;
-    p->lacked_memory = p->signo == SIGKILL && p->kills >= 0 && count_kills(p->vmstat) > p->kills;
+    p->lacked_memory =
+        p->signo == SIGKILL && p->kills[0] >= 0 && count_kills(p->vmstat) > p->kills[0];
     return true;
 }
 

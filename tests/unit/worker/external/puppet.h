@@ -96,7 +96,7 @@ bool process_lacked_memory(const struct process *p)
     return puppet_lacked_memory;
 }
 
-struct process_use process_use(const struct process *p)
+struct process_use process_use(struct process *p)
 {
     puppet_cpu_ms += puppet_busy_ms;
     return (struct process_use){.processes = puppet_processes, .cpu_ms = puppet_cpu_ms};

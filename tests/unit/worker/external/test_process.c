@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,6 +72,36 @@ static void test_lacks_memory(void **state)
         process_end(p);
         mem_free(command);
     }
+    mem_free(vmstat);
+    scratch_free(dir);
+}
+
+/* Another program's lack of memory, long before, is none of this one's. */
+static void test_does_not_inherit_a_kill(void **state)
+{
+    char *dir = scratch_new(), *vmstat = in(dir, "vmstat"), *go = in(dir, "go");
+    char *command = str_printf("read word <%s; kill -9 $$", go);
+    const struct process_options opt = {
+        .command = command, .folder = "/", .what = "test", .passed = -1, .vmstat = vmstat};
+    struct process *p = NULL;
+    assert_int_equal(mkfifo(go, 0600), 0);
+    OK(file_write_atomic(vmstat, "nr_free_pages 9\noom_kill 2\n", 28, 0600, err));
+    clock_fake_set(clock_now_ns());
+    OK(process_start(&opt, &p, err));
+    OK(file_write_atomic(vmstat, "nr_free_pages 9\noom_kill 3\n", 28, 0600, err));
+    for (int i = 0; i < 2; i++) {
+        clock_fake_advance(30 * CLOCK_NS_PER_S);
+        (void)process_use(p);
+    }
+    clock_fake_clear();
+    const int fd = open(go, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(write(fd, "go\n", 3), 3);
+    assert_int_equal(close(fd), 0);
+    expect_end(p, "was ended by signal 9 (Killed), as the kernel does when memory is short");
+    assert_false(process_lacked_memory(p));
+    process_end(p);
+    mem_free(command);
+    mem_free(go);
     mem_free(vmstat);
     scratch_free(dir);
 }
@@ -211,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_at_home),     cmocka_unit_test(test_ends),
         cmocka_unit_test(test_shares_memory),  cmocka_unit_test(test_lacks_memory),
+        cmocka_unit_test(test_does_not_inherit_a_kill),
         cmocka_unit_test(test_leaves_no_dead), cmocka_unit_test(test_leaves_much),
         cmocka_unit_test(test_writes_much),    cmocka_unit_test(test_ends_with_all),
     };
