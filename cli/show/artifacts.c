@@ -5,7 +5,6 @@
 #include "cli/base/cli.h"
 #include "cli/base/decoder.h"
 #include "common/base/moving.h"
-#include "cli/show/card.h"
 #include "cli/show/loss_svg.h"
 #include "cli/show/metrics.h"
 #include "cli/base/model_folder.h"
@@ -259,7 +258,7 @@ static int write_captioned(const json_t *job, const struct job_spec *spec, const
     json_t *config = model_folder_pixart(spec, &facts, about);
     int rc = write_json(dir, "config.json", config, err);
     json_decref(config);
-    return rc == 0 ? card_write(job, spec, CARD_CAPTIONS, NULL, ema, dir, err) : rc;
+    return rc;
 }
 
 static json_t *upscaler_config(const struct job_spec *spec)
@@ -301,7 +300,7 @@ static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *
         json_object_set_new(config, "upscaler", upscaler_config(spec));
     int rc = write_json(dir, "config.json", config, err);
     json_decref(config);
-    return rc == 0 ? card_write(job, spec, CARD_IMAGES, NULL, ema, dir, err) : rc;
+    return rc;
 }
 
 /* ---- and texts ---- */
@@ -496,6 +495,7 @@ bool artifacts_has_tokenizer(const json_t *job)
 static int write_llama(struct cli *cli, const json_t *job, const struct job_spec *spec,
                        const char *dir, bool ema, struct err *err)
 {
+    (void)ema; /* transformers' configuration has no key for it */
     struct ends ends = {-1, -1};
     int rc = artifacts_has_tokenizer(job) ? write_tokenizer(cli, job, spec, dir, &ends, err) : 0;
     json_t *config = llama_config(job, spec, &ends), *generation = generation_config(spec, &ends);
@@ -503,9 +503,6 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
         rc = write_json(dir, "config.json", config, err);
     if (rc == 0)
         rc = write_json(dir, "generation_config.json", generation, err);
-    if (rc == 0)
-        rc = card_write(job, spec, artifacts_has_tokenizer(job) ? CARD_TEXT : CARD_TOKENS,
-                        decoder_of(&spec->model)->class, ema, dir, err);
     json_decref(generation);
     json_decref(config);
     return rc;
@@ -574,8 +571,6 @@ int artifacts_router_files(const json_t *job, const char *dir, bool ema, struct 
         "timestep", "1000 * t", "ema", (int)ema, "round", cli_int(job, "round", 0));
     rc = write_json(dir, "config.json", config, err);
     json_decref(config);
-    if (rc == 0)
-        rc = card_write(job, &spec, CARD_ROUTER, NULL, ema, dir, err);
     job_release(&spec);
     return rc;
 }

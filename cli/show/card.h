@@ -10,13 +10,11 @@
 
 struct job_spec;
 
-/* What the folder holds: a language model, with or without a tokenizer; a transformer of images
- * with captions, or with classes; the router of a mixture. */
-enum card_kind { CARD_TEXT, CARD_TOKENS, CARD_CAPTIONS, CARD_IMAGES, CARD_ROUTER };
-
-/* Writes DIR/README.md.  about: GET /v1/jobs/ID; class: of transformers, for CARD_TEXT and
- * CARD_TOKENS (which has no tokenizer); ema: the weights are the average. */
-int card_write(const json_t *about, const struct job_spec *spec, enum card_kind kind,
-               const char *class, bool ema, const char *dir, struct err *err);
+/* Writes DIR/README.md, after all other files of the folder.  One that is there stays, unless it is a
+ * card on which nobody has worked: a person's, or that of the weights that the job began with.
+ * about: GET /v1/jobs/ID, and of its path_list the path; ema: the weights are the average, or what
+ * the path stopped at early. */
+int card_write(const json_t *about, const json_t *path, const struct job_spec *spec, bool ema,
+               const char *dir, struct err *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include "cli/base/model_folder.h"
 #include "common/base/moving.h"
 #include "cli/show/artifacts.h"
+#include "cli/show/card.h"
 #include "common/base/file.h"
 #include "common/data/tar.h"
 #include "common/job/job.h"
@@ -442,6 +443,8 @@ static int take_newest(struct fetch *f, uint32_t number, const char *dir, struct
                              : artifacts_files(f->cli, f->about, dir, f->ema, err);
     if (rc == 0 && f->tar)
         rc = write_companions(f->about, f->tar, dir, err);
+    if (rc == 0 && f->spec.model.type != JOB_MODEL_EXTERNAL)
+        rc = card_write(f->about, path, &f->spec, f->ema, dir, err);
     if (rc == 0 && cli_int(path, "round", 0) == 0)
         fprintf(stderr,
                 "skerry: path %u of job %llu has not ended a round yet: these are the weights that "

@@ -87,6 +87,10 @@ def test_every_expert_and_the_router_are_saved(experts):
     assert not any((weights[a][table] == weights[b][table]).all() for a in range(3) for b in range(a)), "each is another model"
     for i in range(3):
         assert sorted(os.listdir(out / f"model-{i}")) == [".skerry", "README.md", "config.json", "model.safetensors"]
+    for path, name in zip(report["job"]["path_list"], ("0", "1", "2", "router")):  # each card has the numbers of its own path
+        card = (out / f"model-{name}" / "README.md").read_text(encoding="utf-8")
+        assert f"\n| samples | {path['samples']}, and {path['holdout']} held out |\n" in card, card
+        assert ("held-out loss" in card) == (path["eval_loss"] is not None), card
     router = read_safetensors(out / "model-router" / "model.safetensors")
     config = json.load(open(out / "model-router" / "config.json", encoding="utf-8"))
     assert router["head.weight"].shape == (config["num_classes"], config["hidden_size"]) == (3, 16)
