@@ -40,8 +40,8 @@ const char *process_tail(struct process *p);
 /* Whether it has ended by itself; ret_how: "ended with exit status 1", or by which signal. */
 bool process_is_over(struct process *p, char *ret_how, size_t size);
 /* Whether the kernel has killed it, because the machine's or the container's memory was short;
- * after process_is_over().  The kernel does not say whom it killed: a SIGKILL counts as its own if it
- * killed something in the half minute before, as far as process_use() is asked once a second. */
+ * after process_is_over().  The kernel does not say whom it killed: a SIGKILL counts as its own if
+ * it killed something in the half minute before, as far as process_use() is asked often. */
 bool process_lacked_memory(const struct process *p);
 /* The resources that its whole session uses; 0: unknown. */
 struct process_use {
