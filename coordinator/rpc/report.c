@@ -314,6 +314,10 @@ static void too_large(struct coordinator *co, struct task *t, const char *reason
     core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu%s: %s",
              task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->worker_id,
              ends ? ", and so for all that are here" : "", reason);
+    if (!ends && co->opt.local && query_needs_trainers(j, t)) {
+        task_failed(co, t, FAULT_PROGRAM, reason); /* a person waits, and no larger one will come */
+        return;
+    }
     if (!ends) {
         task_requeue(co, t, reason);
         return;

@@ -158,6 +158,36 @@ static void test_all_too_small(void **state)
     assert_int_equal(j->state, JOB_RUNNING);
 }
 
+/* Of a trainer, a person who waits for `skerry run` is told after five times. */
+static void test_trainer_lacks_memory(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    edit_worker(r, r->workers[1].id)->state = WORKER_LEFT;
+    edit_worker(r, a->id)->allows_trainers = true;
+    j->spec.model.type = JOB_MODEL_EXTERNAL;
+    r->co->opt.local = true;
+    const uint64_t id = assign(r, a, TASK_TRAIN)->id;
+    for (int i = 1; i < TASK_FAILURES_MAX; i++) {
+        fail_with(r, a, TOO_SMALL, "MemoryError");
+        assert_int_equal(j->state, JOB_RUNNING);
+        edit_worker(r, a->id)->small[0].until_ms = 0; /* as if its time had passed */
+        edit_task(r, id)->failed = (struct failure_list){0};
+        for (size_t k = 0; k < r->co->state.n_tasks; k++) {
+            struct task *other = edit_task(r, r->co->state.tasks[k]->id);
+            other->not_before_ms = other->id == id ? 0 : UINT64_MAX;
+        }
+        assert_int_equal(assign(r, a, TASK_TRAIN)->id, id);
+    }
+    fail_with(r, a, TOO_SMALL, "MemoryError");
+    wait_state(r, j->id, JOB_FAILED);
+    assert_non_null(strstr(j->reason, "MemoryError"));
+}
+
 /* What the training can do without ends when the last one here has no memory for it, with all that
  * take as much, and no more are made: the end of the job does not wait for them.  A person's
  * request does not end with them. */
@@ -251,6 +281,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_begun_job_waits, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_fits, begin, end),
         cmocka_unit_test_setup_teardown(test_all_too_small, begin, end),
+        cmocka_unit_test_setup_teardown(test_trainer_lacks_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_aside_for_nobody, begin, end),
         cmocka_unit_test_setup_teardown(test_broken_device, begin, end),
         cmocka_unit_test_setup_teardown(test_older_release, begin, end),
