@@ -18,7 +18,8 @@
 
 /* What a person replaces: a card without it is a person's. */
 #define DUTY                                                                                       \
-    "\nBefore you publish it, add `license:` to the first lines, and here, in place of this line, "  \
+    "\nBefore you publish it, add `license:` to the first lines, and here, in place of this "      \
+    "line, "                                                                                       \
     "what it was trained on. An export to this folder then keeps the file.\n"
 
 enum card_kind { CARD_TEXT, CARD_TOKENS, CARD_CAPTIONS, CARD_IMAGES, CARD_ROUTER };
@@ -102,8 +103,8 @@ static void put_training(struct buf *b, const json_t *path, const struct job_spe
 static bool is_kept(const char *path)
 {
     struct buf text = {0};
-    bool kept = file_exists(path) && (file_read(path, CARD_MAX, &text, NULL) < 0 ||
-                                      !strstr(buf_str(&text), DUTY));
+    bool kept = file_exists(path) &&
+                (file_read(path, CARD_MAX, &text, NULL) < 0 || !strstr(buf_str(&text), DUTY));
     buf_release(&text);
     return kept;
 }

@@ -10,8 +10,8 @@
 
 struct job_spec;
 
-/* Writes DIR/README.md, after all other files of the folder.  One that is there stays, unless it is a
- * card on which nobody has worked: a person's, or that of the weights that the job began with.
+/* Writes DIR/README.md, after all other files of the folder.  One that is there stays, a person's
+ * or that of the weights that the job began with, unless it is a card on which nobody has worked.
  * about: GET /v1/jobs/ID, and of its path_list the path; ema: the weights are the average, or what
  * the path stopped at early. */
 int card_write(const json_t *about, const json_t *path, const struct job_spec *spec, bool ema,

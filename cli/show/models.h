@@ -23,8 +23,8 @@ int models_check_folders(const struct job_spec *spec, const char *dir, struct er
  *           job's own, or for byte tokens a byte-level BPE without merges that has our ids;
  *           but a file of its warm start's folder stands, config.json with the present dtype
  *   others  the files of the warm start that are no weights
- *   all but others  README.md, a model card, unless one is there that a person has edited, or that came with
- *           the warm start
+ *   all but others  README.md, a model card, unless one is there that a person has edited, or
+ *           that came with the warm start
  *   router  config.json with the names of the original code; num_classes are the experts
  *
  * `ema`: the average of the outer weights, or what the path stopped at early; else the newest

@@ -58,8 +58,9 @@ static void says(const char *text, const char *words)
 static void a_hub_reads_it(void **state)
 {
     char *text = card(JOB(", type: llama"), "", 257, true);
-    assert_true(str_starts(text, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n"
-                                 "tags:\n- skerry\n- diloco\n---\n\n# tale\n\nA language model.\n"));
+    assert_true(str_starts(text,
+                           "---\nlibrary_name: transformers\npipeline_tag: text-generation\n"
+                           "tags:\n- skerry\n- diloco\n---\n\n# tale\n\nA language model.\n"));
     says(text, "\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n");
     assert_null(strstr(text, "began with"));
     mem_free(text);

@@ -240,11 +240,15 @@ static void test_shares_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_at_home),     cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_shares_memory),  cmocka_unit_test(test_lacks_memory),
+        cmocka_unit_test(test_is_at_home),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_shares_memory),
+        cmocka_unit_test(test_lacks_memory),
         cmocka_unit_test(test_does_not_inherit_a_kill),
-        cmocka_unit_test(test_leaves_no_dead), cmocka_unit_test(test_leaves_much),
-        cmocka_unit_test(test_writes_much),    cmocka_unit_test(test_ends_with_all),
+        cmocka_unit_test(test_leaves_no_dead),
+        cmocka_unit_test(test_leaves_much),
+        cmocka_unit_test(test_writes_much),
+        cmocka_unit_test(test_ends_with_all),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
