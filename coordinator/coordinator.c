@@ -37,7 +37,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CLOCK_SET_MS 60000 /* what a clock that is only slewed does not gain between two ticks */
+#define CLOCK_SET_MS 60000 /* smaller steps of the wall clock wait until they add up to this */
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
 #define FAR_THREADS 16 /* threads of their own pool that wait for a store far away */
@@ -62,21 +62,22 @@ int coordinator_owns(struct coordinator *co, struct err *err)
 }
 
 /* If somebody has set the wall clock it is said, and the beginnings that times are counted from
- * over a restart move along: how long a job has run, and until when a worker's time is charged. */
+ * over a restart move along: how long a job has run, and until when a worker's time is charged.
+ * NTP slews core_now()'s clock as well, so all that one gains over the other was set. */
 static void look_at_clock(struct coordinator *co)
 {
     const int64_t lead = (int64_t)clock_wall_ms() - (int64_t)core_now(co);
-    const int64_t by = co->wall_lead_ms != 0 ? lead - co->wall_lead_ms : 0;
+    const int64_t by = lead - co->wall_lead_ms;
     char text[STR_HUMAN_MAX];
-    co->wall_lead_ms = lead;
     if (by > -CLOCK_SET_MS && by < CLOCK_SET_MS)
         return;
+    co->wall_lead_ms = lead;
     for (size_t i = 0; i < co->state.n_jobs; i++)
         if (!job_is_ended(co->state.jobs[i]) && co->state.jobs[i]->started_unix_ms != 0)
             co->state.jobs[i]->started_unix_ms += by;
     for (size_t i = 0; i < co->state.n_workers; i++)
         if (co->state.workers[i]->state == WORKER_HERE && co->state.workers[i]->since_ms != 0)
-            state_edit_worker(&co->state, co->state.workers[i])->since_unix_ms += by;
+            cost_clock_set(co, state_edit_worker(&co->state, co->state.workers[i]));
     core_say(co, 0, 0,
              "the clock of the coordinator's machine was set %s %s, or the machine was asleep: "
              "tokens with an end follow it",
@@ -526,6 +527,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     co->store_ok = true;
     co->started_ms = co->checked_ms = co->spent_ms = loop_now_ms(loop);
     co->started_unix_ms = (int64_t)clock_wall_ms();
+    co->wall_lead_ms = co->started_unix_ms - (int64_t)co->started_ms;
     core_init(co);
     state_init(&co->state);
     start_timers(co);

@@ -131,7 +131,7 @@ struct coordinator {
     int store_code;        /* and the code of that */
     uint64_t started_ms;
     int64_t started_unix_ms;
-    int64_t wall_lead_ms; /* of the wall clock over core_now(), at the last look; 0: none */
+    int64_t wall_lead_ms; /* of the wall clock over core_now(), at the start or its last step */
     uint64_t checked_ms;  /* when the leases were last checked */
     uint64_t awaited_ms;  /* until then, workers that hung up while we did not listen may redial */
     uint64_t told_ms;     /* when all parked workers were last told what they wait for */

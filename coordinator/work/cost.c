@@ -26,6 +26,11 @@ static double dollars(const struct coordinator *co, const struct worker *w)
     return w->price * elapsed(co, w) / HOUR_MS;
 }
 
+void cost_clock_set(const struct coordinator *co, struct worker *w)
+{
+    w->since_unix_ms = (int64_t)clock_wall_ms() - (int64_t)(core_now(co) - w->since_ms);
+}
+
 /* May a worker wait for the job: does it go on, and give out tasks? */
 static bool is_waited_for(const struct coordinator *co, const struct job *j)
 {

@@ -25,6 +25,8 @@ void cost_reckon(struct coordinator *co, struct worker *w, uint64_t next);
 /* Charges the time of the workers that wait for the job, which is about to end, be paused or
  * resumed, or get another budget. */
 void cost_settle(struct coordinator *co, const struct job *j);
+/* The wall clock was set: until when the worker's time is charged is told by it from now on. */
+void cost_clock_set(const struct coordinator *co, struct worker *w);
 
 /* The job that the worker works for, or served last; NULL: none. */
 struct job *cost_payer(const struct coordinator *co, const struct worker *w);

@@ -209,6 +209,13 @@ def test_a_step_of_the_clock_is_said_and_costs_nothing(tmp_path):
             wait_until(lambda: swarm.log("coordinatord").count(said) > (days < 0), 20, "it to be said")  # noqa: B023
             swarm.wait_round(job, swarm.job(job)["round"] + 2)
             assert swarm.job(job)["elapsed_ms"] < 3600000 and swarm.job(job)["dollars"] < 0.5
+        far = swarm.job(job)["elapsed_ms"]
+        began = time.monotonic()
+        for step in range(1, 7):  # as of a machine whose host corrects it again and again
+            up = swarm.get("/v1/status").json()["uptime_ms"]
+            shim.tell(clock_s=-86400 + 40 * step)
+            wait_until(lambda: swarm.get("/v1/status").json()["uptime_ms"] > up + 1000, 20, "a look at the clock")  # noqa: B023
+        assert swarm.job(job)["elapsed_ms"] - far < 1000 * (time.monotonic() - began) + 60000, "small steps do not add up"
         assert any("was set 24h00m back" in e["text"] for e in swarm.get("/v1/log").json()["items"])
         assert worker_state(swarm, "a") in ("busy", "idle") and "lost" not in swarm.log("coordinatord")
         swarm.kill("coordinatord")
