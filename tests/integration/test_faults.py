@@ -1,6 +1,7 @@
 """Machines that vanish, hang and come back; disks that fill; blobs that rot; wrong keys."""
 import contextlib
 import os
+import re
 import signal
 import socket
 import ssl
@@ -110,11 +111,12 @@ def test_sigterm_hands_the_lease_back_at_once(swarm):
     swarm.worker("a")
     swarm.worker("b")
     swarm.joined("a", "b")
-    job = swarm.submit(**{**SLOW, "rounds": 40})
-    swarm.wait_round(job, 1)
+    job = swarm.submit(**{**SLOW, "dim": 256, "batch": 64, "steps": 900})
+    wait_until(lambda: any(w["name"] == "b" and w["task_kind"] == "train" for w in swarm.get("/v1/workers").json()["items"]), 30, "b to train")
     assert swarm.kill("b", signal.SIGTERM) == 0
     gone = wait_until(lambda: next((s for s in [worker_state(swarm, "b")] if s not in ("busy", "idle")), None), 4, "b to be known as gone")
     assert gone == "left", "it has said so: its lease had not ended"
+    assert not re.search(r"done task=\d+ train", swarm.log("b")), "it did not end its phase first"
     swarm.skerry("cancel", job)
     assert swarm.wait_job(job, "cancelled")["reason"]
 
