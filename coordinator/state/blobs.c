@@ -83,7 +83,11 @@ static void of_dataset(const struct walk *w, const struct job *j, bool runs)
     const bool teaches = j->state == JOB_DONE && j->comp.mixture;
     for (size_t i = 0; i < j->n_shards; i++) {
         const struct shard_rec *s = &j->shards[i];
-        tell(w, BLOB_SHARD, &s->blob, runs || young || (teaches && s->generation == j->generation));
+        const bool needed = runs || (teaches && s->generation == j->generation);
+        if (young && !needed) /* a clock that is set back finds it young again, and perhaps gone */
+            tell_spared(w, BLOB_SHARD, &s->blob);
+        else
+            tell(w, BLOB_SHARD, &s->blob, needed);
         tell(w, BLOB_FEATURES, &s->features, runs);
     }
     for (size_t i = 0; i < j->n_scores; i++)

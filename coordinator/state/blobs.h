@@ -12,7 +12,7 @@
 
 enum blob_role {
     /* Needed while the job goes on. */
-    BLOB_SHARD, /* also for a while after, and while another job may learn from this one */
+    BLOB_SHARD, /* also while another job may learn from this one; spared for an hour after */
     BLOB_FEATURES,
     BLOB_SCORES,
     BLOB_WARM_START,
