@@ -1,5 +1,6 @@
 /* What a capture that was killed has left goes, and what one at work needs stays.  A blob that must
- * be there is missed, one of a job that is not read is not. */
+ * be there is missed; one of a job that is not read is not, nor is a shard of one that has ended.
+ */
 #include "tests/unit/common/base/util.h"
 #include "tests/unit/coordinator/rig.h"
 
@@ -96,11 +97,30 @@ static void test_lost_blob(void **state)
     start(r);
 }
 
+/* A clock that ran ahead may have let them go. */
+static void test_lost_shards(void **state)
+{
+    struct rig *r = *state;
+    const struct coordinator_options o = {.data_dir = r->f.dir};
+    struct capture c;
+    struct blob_id id;
+    const uint64_t job = submit(r);
+    memcpy(id.sha256, state_job(&r->co->state, job)->shards[0].blob.sha256, sizeof(id.sha256));
+    OK(view_job_cancel(r->co, job, err));
+    settle(r);
+    OK(r->co->blobs->ops->remove(r->co->blobs, &id, err));
+    OK(capture_take(&o, 0, &c, err));
+    assert_false(has(&c, &state_job(&c.state, job)->shards[0].blob));
+    assert_true(has(&c, &state_job(&c.state, job)->shards[1].blob));
+    capture_release(&c);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_left_behind),
-                                       cmocka_unit_test(test_no_database),
-                                       cmocka_unit_test_setup_teardown(test_lost_blob, begin, end)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_left_behind), cmocka_unit_test(test_no_database),
+        cmocka_unit_test_setup_teardown(test_lost_blob, begin, end),
+        cmocka_unit_test_setup_teardown(test_lost_shards, begin, end)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
