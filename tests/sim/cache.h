@@ -20,8 +20,8 @@ size_t cache_held(const struct cache *c, Skerry__V1__HeldVersion ret[CACHE_MODUL
 /* The blobs that lead to the modules of a phase: how many there are. */
 size_t cache_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob **ret);
 /* files: those blobs, which are taken.  made: a file of each module, that stays as long as it is
- * the newest one; mem_free them.  False: what is held is of a coordinator that is gone, and was
- * forgotten. */
+ * the newest one; mem_free them.  False: what is held is of a coordinator that is gone, or of a
+ * version 0 that was made again, and was forgotten, as a real worker does. */
 bool cache_build(struct cache *c, const Skerry__V1__Task *t, char *const *files, char **made);
 
 #endif

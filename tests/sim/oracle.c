@@ -30,6 +30,7 @@ struct version {
     uint8_t sha256[32];
     uint64_t *tasks;
     size_t n;
+    bool remade;
 };
 
 /* What a worker was told of a phase; module 0: of all of it of which nothing else was said. */
@@ -174,6 +175,12 @@ static struct version *find_version(uint64_t module, uint64_t version)
     if (v->module == module && v->version == version)
         return v;
     return NULL;
+}
+
+bool oracle_remade(uint64_t module)
+{
+    const struct version *v = find_version(module, 0);
+    return v != NULL && v->remade;
 }
 
 void oracle_module(uint64_t worker, const Skerry__V1__Task *t, const Skerry__V1__ModuleRef *r)
@@ -563,6 +570,7 @@ static void look_at_version(const struct job *j, const struct module_rec *m,
             sim_fail("version %llu of module %llu has changed", (unsigned long long)v->version,
                      (unsigned long long)m->id);
         memcpy(v->sha256, r->full.sha256, 32); /* nobody could begin with it (remake.h) */
+        v->remade = true;
         figures.remade++;
         return;
     }

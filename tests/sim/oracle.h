@@ -73,4 +73,8 @@ struct oracle_figures {
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 
+/* Have other bytes taken the place of the module's version 0 (remake.h)?  A worker may hold the
+ * first ones. */
+bool oracle_remade(uint64_t module);
+
 #endif
