@@ -362,9 +362,8 @@ bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *ty
 
 bool store_full(const struct store *s)
 {
-    return s != NULL &&
-           (store_queued(s) >= STORE_QUEUE_ROWS_MAX ||
-            s->queue.bytes + s->group.bytes + s->later.bytes >= STORE_QUEUE_BYTES_MAX);
+    return s != NULL && (store_queued(s) >= STORE_QUEUE_ROWS_MAX ||
+                         s->queue.bytes + s->group.bytes + s->later.bytes >= STORE_QUEUE_BYTES_MAX);
 }
 
 size_t store_queued(const struct store *s)

@@ -79,7 +79,7 @@ void store_put_waiting(struct store *s);
  * Values after a '|' in types do not count as changes: they are written with the next change. */
 bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *types, ...);
 
-bool store_full(const struct store *s); /* false for NULL */
+bool store_full(const struct store *s);     /* false for NULL */
 size_t store_queued(const struct store *s); /* rows that are in no finished commit */
 uint64_t store_commits(const struct store *s);
 
