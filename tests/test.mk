@@ -75,11 +75,12 @@ TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(sort $(shell find tests
 check-ref: all $(TOOLS) ## the model, its training, samples and export against PyTorch
 	SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider tests/reference
 
-# Daemons wait as much as they compute, so more files run at a time than there are cores.
+# Daemons wait as much as they compute, so more files run at a time than there are cores.  After a
+# dozen failures it ends: each may have waited for minutes, and the reasons are told at the end.
 INT_PROCESSES ?= $(shell expr 2 \* $$(nproc))
 check-int: all $(TOOLS) gpu-tests ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider \
-	  $(if $(T),tests/integration/$(T),-n $(INT_PROCESSES) --dist loadfile tests/integration)
+	  $(if $(T),tests/integration/$(T),-n $(INT_PROCESSES) --dist loadfile --maxfail=12 tests/integration)
 
 # Daemons that can fail on purpose, for the tests of what a release never does: those of check-asan.
 FAULTY := $(addprefix $(BUILD_DIR)/clang/asan/bin/,coordinatord workerd)
