@@ -41,8 +41,7 @@ struct agree_result {
 
 /* Whether all is known that agree_hear() needs.  -EAGAIN: a thread looks at its file, alone or
  * beside that of another worker, or the store did not give one, and the result is to be reported
- * again.  -EINVAL: it is an
- * assignment that nobody can follow. */
+ * again.  -EINVAL: it is an assignment that nobody can follow. */
 int agree_look(struct coordinator *co, const struct job *j, struct task *t,
                const struct agree_result *result, struct err *err);
 /* Whether the result that the worker of t has reported counts.  False: it is noted. */
