@@ -36,10 +36,17 @@ const char *dataset_captions_value(struct dataset_captions *c, const json_t *val
     return rc < 0 ? err_text(rc) : NULL;
 }
 
+const json_t *dataset_captions_under(const json_t *root, const char *key)
+{
+    const json_t *value = json_object_get(root, key);
+    return json_is_null(value) ? NULL : value;
+}
+
 const json_t *dataset_captions_of(const json_t *root, const char **ret_key)
 {
-    *ret_key = json_object_get(root, "captions") ? "captions" : "caption";
-    return json_object_get(root, *ret_key);
+    const json_t *many = dataset_captions_under(root, "captions");
+    *ret_key = many ? "captions" : "caption";
+    return many ? many : dataset_captions_under(root, *ret_key);
 }
 
 bool dataset_captions_in(const json_t *root)

@@ -121,6 +121,8 @@ void dataset_captions_init(struct dataset_captions *c);
 void dataset_captions_clear(struct dataset_captions *c);
 /* Adds the captions in a JSON value: a text, a list of texts, null or NULL.  NULL, or why not. */
 const char *dataset_captions_value(struct dataset_captions *c, const json_t *value);
+/* The value of a key; NULL: there is none, or it is null. */
+const json_t *dataset_captions_under(const json_t *root, const char *key);
 /* The value of "captions" or "caption", and which; NULL: neither is there. */
 const json_t *dataset_captions_of(const json_t *root, const char **ret_key);
 /* Does the JSON of a sample seem to have captions? */

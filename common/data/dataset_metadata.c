@@ -31,7 +31,7 @@ static int take_object(struct dataset_metadata *m, struct dataset_captions *c, c
                        number);
     dataset_captions_clear(c);
     const char *key = "text", *why;
-    const json_t *value = json_object_get(root, key);
+    const json_t *value = dataset_captions_under(root, key);
     if (!value)
         value = dataset_captions_of(root, &key);
     why = dataset_captions_value(c, value);

@@ -38,11 +38,13 @@ static void knows_other_keys(void **state)
     (void)state;
     static const char lines[] = "{\"file_name\":\"a\",\"caption\":\"one\"}\n"
                                 "{\"file_name\":\"b\",\"captions\":[\"two\",\"three\"]}\n"
-                                "{\"file_name\":\"c\",\"text\":\"four\",\"caption\":\"five\"}\n";
+                                "{\"file_name\":\"c\",\"text\":\"four\",\"caption\":\"five\"}\n"
+                                "{\"file_name\":\"d\",\"text\":null,\"captions\":null,"
+                                "\"caption\":\"six\"}\n";
     static const char wrong[] = "{\"file_name\":\"a\",\"caption\":5}";
     const struct {
         const char *name, *captions;
-    } want[] = {{"a", "one"}, {"b", "two\nthree"}, {"c", "four"}};
+    } want[] = {{"a", "one"}, {"b", "two\nthree"}, {"c", "four"}, {"d", "six"}};
     struct dataset_metadata m = {0};
     OK(dataset_metadata_parse(&m, lines, sizeof(lines) - 1, "m", err));
     for (size_t i = 0; i < COUNT(want); i++)
