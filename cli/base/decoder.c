@@ -88,19 +88,11 @@ static const json_t *rope_scaling(const json_t *config, const char **ret_type)
     return scaling;
 }
 
-static const char *const rope_types[] = {
-    [JOB_ROPE_DEFAULT] = "default",
-    [JOB_ROPE_LLAMA3] = "llama3",
-    [JOB_ROPE_LINEAR] = "linear",
-};
-
 /* enum job_rope_type; -1: none that we have. */
 static int rope_type(const char *name)
 {
-    for (size_t i = 0; i < sizeof rope_types / sizeof *rope_types; i++)
-        if (strcmp(name, rope_types[i]) == 0)
-            return (int)i;
-    return -1;
+    int type;
+    return job_rope_parse(name, &type) < 0 ? -1 : type;
 }
 
 /* The base of the rotary positions, from the same place or beside it. */
@@ -218,7 +210,7 @@ static int check_rope(const char *dir, const json_t *config, const struct job_ro
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json says rope_type %s, but the job's "
                        "model.rope_scaling.rope_type is %s",
-                       dir, type, rope_types[rope->rope_type]);
+                       dir, type, job_rope_name(rope->rope_type));
     const double turned =
         cli_num(scaling, "partial_rotary_factor", cli_num(config, "partial_rotary_factor", 1));
     const struct config_number wanted[] = {

@@ -239,15 +239,17 @@ static void write_from(const struct new_job *job, FILE *out)
     line(out, "hidden width of a block's SwiGLU", "ffn: %d", m->ffn);
     line(out, "base of the rotary positions", "rope_theta: %.10g", m->rope_theta);
     const struct job_rope *r = &m->rope_scaling;
-    if (r->rope_type == JOB_ROPE_LINEAR) {
+    const bool linear = r->rope_type == JOB_ROPE_LINEAR;
+    if (r->rope_type != JOB_ROPE_DEFAULT) {
         line(out, "how they are scaled beyond the original context", "rope_scaling:");
-        line(out, "all alike", "  rope_type: linear");
-        line(out, "how many times as slowly they turn", "  factor: %.10g", r->factor);
+        line(out, linear ? "all alike" : "as in Llama 3.1", "  rope_type: %s",
+             job_rope_name(r->rope_type));
+        line(out,
+             linear ? "how many times as slowly they turn"
+                    : "how many times as slowly the slow ones turn",
+             "  factor: %.10g", r->factor);
     }
     if (r->rope_type == JOB_ROPE_LLAMA3) {
-        line(out, "how they are scaled beyond the original context", "rope_scaling:");
-        line(out, "as in Llama 3.1", "  rope_type: llama3");
-        line(out, "how many times as slowly the slow ones turn", "  factor: %.10g", r->factor);
         line(out, "turns in the original context that are slow", "  low_freq_factor: %.10g",
              r->low_freq_factor);
         line(out, "turns that are not scaled", "  high_freq_factor: %.10g", r->high_freq_factor);

@@ -320,9 +320,10 @@ static json_t *rope_scaling(const struct job_rope *rope)
 {
     if (rope->rope_type == JOB_ROPE_DEFAULT)
         return NULL;
+    const char *type = job_rope_name(rope->rope_type);
     if (rope->rope_type == JOB_ROPE_LINEAR)
-        return json_pack("{s:s,s:f}", "rope_type", "linear", "factor", rope->factor);
-    return json_pack("{s:s,s:f,s:f,s:f,s:i}", "rope_type", "llama3", "factor", rope->factor,
+        return json_pack("{s:s,s:f}", "rope_type", type, "factor", rope->factor);
+    return json_pack("{s:s,s:f,s:f,s:f,s:i}", "rope_type", type, "factor", rope->factor,
                      "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
                      rope->high_freq_factor, "original_max_position_embeddings",
                      rope->original_max_position_embeddings);

@@ -398,6 +398,8 @@ int job_piece(const struct job_spec *spec);
 /* The names of choices in a job file, "?" for other numbers; and the numbers of names, or -EINVAL.
  */
 const char *job_features_name(int features);
+const char *job_rope_name(int type);
+int job_rope_parse(const char *name, int *ret);
 const char *job_strategy_name(int strategy);
 int job_strategy_parse(const char *name, int *ret);
 int job_sampler_parse(const char *name, int *ret);

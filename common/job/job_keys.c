@@ -553,6 +553,16 @@ const char *job_features_name(int features)
     return conf_name(features_names, features);
 }
 
+const char *job_rope_name(int type)
+{
+    return conf_name(rope_names, type);
+}
+
+int job_rope_parse(const char *name, int *ret)
+{
+    return conf_number(rope_names, name, ret);
+}
+
 const char *job_strategy_name(int strategy)
 {
     return conf_name(strategy_names, strategy);

@@ -69,17 +69,31 @@ struct lines {
     size_t at;             /* where the last look-up of a round ended, since they come in order */
 };
 
-static double eval_loss_of(struct lines *l, const struct metric_rec *m)
+/* The round of the record, or the round that made the evaluated version; NULL: it is not known. */
+static const struct round_rec *round_of(struct lines *l, const struct metric_rec *m)
 {
     const struct job *j = l->job;
+    const uint32_t round = m->round - (m->kind == METRIC_EVAL);
     for (size_t i = 0; j != NULL && i < j->n_rounds; i++) {
         const size_t at = (l->at + i) % j->n_rounds;
-        if (j->rounds[at].path == m->path && j->rounds[at].round == m->round) {
+        if (j->rounds[at].path == m->path && j->rounds[at].round == round) {
             l->at = at;
-            return (double)j->rounds[at].eval_loss;
+            return &j->rounds[at];
         }
     }
-    return NAN;
+    return NULL;
+}
+
+/* Inner steps of a replica of the path from the first round on record to the end of this one. */
+static json_t *steps_until(const struct job *j, const struct round_rec *end)
+{
+    double steps = 0;
+    if (end == NULL)
+        return json_null();
+    for (const struct round_rec *r = j->rounds; r <= end; r++)
+        if (r->path == end->path && r->contributions > 0)
+            steps += (double)r->steps / r->contributions;
+    return json_integer((json_int_t)(steps + 0.5));
 }
 
 static void add_line(void *arg, const struct metric_rec *m)
@@ -88,8 +102,14 @@ static void add_line(void *arg, const struct metric_rec *m)
     if (l->full)
         return;
     json_t *o = http_json_metric(m);
-    if (m->kind == METRIC_ROUND)
-        http_json_put(o, "eval_loss", http_json_real(eval_loss_of(l, m)));
+    if (m->kind != METRIC_LOSS) {
+        const struct round_rec *r = round_of(l, m);
+        const bool at_begin = m->kind == METRIC_EVAL && m->round == 0;
+        if (m->kind == METRIC_ROUND)
+            http_json_put(o, "eval_loss", http_json_real(r ? (double)r->eval_loss : NAN));
+        if (m->step == 0 && !at_begin) /* an older release did not note it */
+            http_json_put(o, "step", steps_until(l->job, r));
+    }
     const size_t digits = m->n_numbers > 0 ? 17 : 9; /* ours were floats */
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(digits));
     /* Only whole lines: the reader asks again from its last one. */

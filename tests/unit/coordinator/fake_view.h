@@ -162,7 +162,8 @@ void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
 const struct job *view_job_record(struct coordinator *co, uint64_t job_id)
 {
     for (uint32_t i = 0; i < 2100; i++)
-        job_rounds[i] = (struct round_rec){.round = i, .loss = 1, .eval_loss = NAN, .seconds = 2};
+        job_rounds[i] = (struct round_rec){
+            .round = i, .loss = 1, .eval_loss = NAN, .seconds = 2, .steps = 20, .contributions = 2};
     for (size_t i = 0; i < 100; i++)
         job_bad[i] = (struct bad_rec){.key = (char *)"k", .reason = (char *)"cut short"};
     return job_id == job.id ? &job_rec : NULL;
@@ -291,6 +292,16 @@ int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t
         struct metric_rec m = {.n = n, .kind = METRIC_LOSS, .loss = 1, .step = n};
         fn(arg, &m);
     }
+    static const struct metric_rec old[] = {
+        /* of a release that did not note steps: known from the rounds, and of another path not */
+        {.n = 6, .kind = METRIC_ROUND, .round = 2},
+        {.n = 7, .kind = METRIC_EVAL, .round = 3},
+        {.n = 8, .kind = METRIC_ROUND, .path = 1},
+        {.n = 9, .kind = METRIC_EVAL}, /* of version 0 */
+    };
+    for (size_t i = 0; i < sizeof old / sizeof *old; i++)
+        if (old[i].n > after)
+            fn(arg, &old[i]);
     return 0;
 }
 

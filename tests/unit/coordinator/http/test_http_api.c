@@ -656,6 +656,14 @@ static void test_metrics_after(void **state)
     ask(&a, "GET", "/v1/jobs/7/metrics?after=3", BEARER, "");
     expect(&a, 200, "{\"n\":4,");
     assert_null(strstr(a.text, "{\"n\":3,"));
+    static const char *const steps[] = {
+        "{\"n\":6,\"kind\":\"round\",\"path\":0,\"round\":3,\"step\":30,",
+        "{\"n\":7,\"kind\":\"eval\",\"path\":0,\"round\":3,\"step\":30,",
+        "{\"n\":8,\"kind\":\"round\",\"path\":1,\"round\":1,\"step\":null,",
+        "{\"n\":9,\"kind\":\"eval\",\"path\":0,\"round\":0,\"step\":0,",
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        assert_non_null(strstr(a.text, steps[i]));
     ask(&a, "GET", "/v1/jobs/7/metrics?after=-1", BEARER, "");
     expect(&a, 400, "after");
     ask(&a, "GET", "/v1/jobs/9/metrics", BEARER, "");
